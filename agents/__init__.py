@@ -1,0 +1,1 @@
+"""Everything that speaks: the embedded roles, language-model roles, policies."""

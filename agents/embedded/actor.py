@@ -1,0 +1,254 @@
+"""The embedded actor: a person with a hidden state, a story that opens as they come to trust, and a voice.
+
+The state moves by the person's own appraisal of a reply (`appraisal.appraise`), never by the judge's output: the two
+can disagree. A message is one to three sentences: a reaction, then what they tell, hint at or dwell on. No message is
+said twice in a conversation.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from echo_env.agents.embedded.appraisal import Appraisal, appraise
+from echo_env.agents.embedded.language import Reading, lexicon, read, split_sentences, words
+from echo_env.profiles import Line, data_root, read_yaml
+from echo_env.roles import ActorProfile, ActorView, chapter_of
+
+NEEDS_TRUST = {
+    "opening": 0.0, "now": 0.1, "beat1": 0.0, "beat2": 0.15, "beat3": 0.25, "beat4": 0.35,
+    "young_adult": 0.2, "teens": 0.3, "childhood": 0.3, "turn": 0.5,
+}  # fmt: skip
+"""Trust from which a chapter is told."""
+MAX_SENTENCES = 3
+
+_PERSONAL = (
+    ("age", re.compile(r"\bhow old\b|\byour age\b")),
+    ("name", re.compile(r"\byour name\b|\bcall you\b")),
+    ("job", re.compile(r"\b(your (job|work|profession)\b|what do you do\b(?! (about|when|now|if|next))|for a living)")),
+)
+
+
+@lru_cache(maxsize=32)
+def voice(language: str, register: str) -> dict[str, tuple[str, ...]]:
+    """Return a register's reactions by kind, those of every register included."""
+    data = read_yaml(data_root() / "voices" / f"{language}.yaml")
+    own, shared = data.get(register, {}), data["any"]
+    return {kind: (*own.get(kind, ()), *shared.get(kind, ())) for kind in {*own, *shared}}
+
+
+@dataclass(slots=True)
+class _Heart:
+    """The hidden state. Nobody else reads it."""
+
+    tension: float
+    trust: float
+    told: dict[str, Line] = field(default_factory=dict)
+    hinted: set[str] = field(default_factory=set)
+    met: set[str] = field(default_factory=set)
+    """Feelings of theirs that were understood."""
+
+
+class EmbeddedActor:
+    """Plays one conversation.
+
+    Args:
+        seed: Seed of the conversation; the same seed, profile and replies give the same messages.
+    """
+
+    id = "embedded-1"
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(f"actor:{seed}")
+        self._heart: _Heart | None = None
+        self._said: set[str] = set()
+        self._companion: set[str] = set()
+        self._used: dict[str, list[str]] = {}
+        self._last = ""
+
+    async def speak(self, view: ActorView) -> str:
+        """Return the next message."""
+        profile = view.profile
+        if self._heart is None:
+            self._heart = _first_heart(profile)
+        if not view.history:
+            opening = dict(profile.lines)["opening"]
+            self._heart.told["opening"] = opening
+            return self._say([opening.say])
+        reply = view.history[-1].reply
+        appraisal = self._take_in(profile, reply)
+        return self._say(self._compose(view, self._heart, appraisal))
+
+    def _take_in(self, profile: ActorProfile, reply: str) -> Appraisal:
+        heart = self._heart
+        assert heart is not None
+        appraisal = appraise(
+            reply,
+            last=self._last,
+            told=frozenset().union(*(read(line.say, profile.language).content for line in heart.told.values())),
+            feelings=frozenset(line.feeling for line in heart.told.values() if line.feeling),
+            relations=_relations(profile),
+            earlier=frozenset(self._companion),
+            wants_advice=False,
+            language=profile.language,
+        )
+        _move(heart, profile, appraisal)
+        heart.met |= read(reply[:4000], profile.language).feelings
+        self._companion.update(s.lower() for s in split_sentences(reply[:4000]))
+        return appraisal
+
+    def _compose(self, view: ActorView, heart: _Heart, a: Appraisal) -> list[str]:
+        profile, cue = view.profile, view.cue
+        if cue.act in ("close", "leave"):
+            return [self._closing(profile) if cue.act == "close" else self._pick(profile, "leave")]
+        parts = [self._reaction(profile, heart, a)]
+        if a.question is not None and a.warmth >= 0:
+            answer = self._answer(view, heart, a.question)
+            if answer:
+                return [*parts[:1], *answer] if a.kind != "asked" else answer
+        if cue.act == "hint" and a.kind not in ("silence", "noise"):
+            asks = [(i, s) for i, s in _hopes(profile) if i in cue.lines and i not in heart.hinted]
+            if asks:
+                heart.hinted.add(asks[0][0])
+                return [*parts, asks[0][1]]
+        holds_back = cue.act == "hold" or a.warmth <= -0.3
+        lines = [] if holds_back else self._next_lines(view, heart, 2 if heart.trust > 0.3 and a.warmth > 0.3 else 1)
+        if not lines:
+            return [*parts, self._dwell(profile, heart)]
+        for item, line in lines:
+            heart.told[item] = line
+        lead = [self._pick(profile, "lead")] if cue.act == "tell" and len(lines) == 1 and not parts[0] else []
+        return [*parts, *lead, *(line.say for _, line in lines)]
+
+    def _reaction(self, profile: ActorProfile, heart: _Heart, a: Appraisal) -> str:
+        quiet = {"heard": 0.45, "asked": 0.6, "hollow": 0.3, "understood": 0.2}.get(a.kind, 0.0)
+        if self._random.random() < quiet:
+            return ""
+        kind = "advised_welcome" if a.kind == "advised" and a.warmth > 0.2 else a.kind
+        return self._pick(profile, kind, feeling=a.detail, relation=a.detail)
+
+    def _next_lines(self, view: ActorView, heart: _Heart, most: int) -> list[tuple[str, Line]]:
+        """The lines on offer that trust allows; where it allows none of them, the next one that it does."""
+        lines = dict(view.profile.lines)
+        offered = [i for i in view.cue.lines if i in lines and i not in heart.told]
+        allowed = [i for i in offered if heart.trust >= NEEDS_TRUST[chapter_of(i)]]
+        if not allowed:
+            rest = (i for i in lines if i not in heart.told and heart.trust >= NEEDS_TRUST[chapter_of(i)])
+            allowed = [i for i in [next(rest, "")] if i]
+        return [(i, lines[i]) for i in allowed[:most]]
+
+    def _answer(self, view: ActorView, heart: _Heart, question: Reading) -> list[str]:
+        """Answer a direct question: a fact about the person, a line of the story, or an open dodge."""
+        profile = view.profile
+        asked = question.text.lower()
+        for kind, pattern in _PERSONAL:
+            if pattern.search(asked):
+                p = profile.persona
+                return [self._pick(profile, kind, age=str(p.age), job=_with_article(p.job), name=p.name.split()[0])]
+        best = _best_match(profile, question)
+        if best is None:
+            return []
+        item, line = best
+        if item in heart.told:
+            return []
+        if heart.trust < NEEDS_TRUST[chapter_of(item)] - 0.15:
+            return [self._pick(profile, "dodge")]
+        heart.told[item] = line
+        return [line.say]
+
+    def _dwell(self, profile: ActorProfile, heart: _Heart) -> str:
+        abouts = [line.about for line in heart.told.values()]
+        kind = "settled" if heart.tension < 0.3 and len(heart.told) > len(profile.lines) * 0.7 else "dwell"
+        return self._pick(profile, kind, about=_own(self._random.choice(abouts)))
+
+    def _closing(self, profile: ActorProfile) -> str:
+        return self._random.choice(profile.closing)
+
+    def _pick(self, profile: ActorProfile, kind: str, **slots: str) -> str:
+        """Take a phrase of a kind, each once before any comes again."""
+        bank = voice(profile.language, profile.persona.register_)[kind]
+        left = self._used.get(kind)
+        if not left:
+            left = list(bank)
+            self._random.shuffle(left)
+            self._used[kind] = left
+        phrase = left.pop().format(**slots) if slots else left.pop()
+        return phrase[:1].upper() + phrase[1:]
+
+    def _say(self, parts: list[str]) -> str:
+        """Join the parts to a message of at most three sentences that was not said before."""
+        kept: list[str] = []
+        count = 0
+        for part in (p for p in parts if p):
+            size = max(1, len(split_sentences(part)))
+            if kept and count + size > MAX_SENTENCES and part is not parts[-1]:
+                continue
+            kept.append(part)
+            count += size
+        message = " ".join(kept)
+        while message in self._said:
+            message = self._reword(message)
+        self._said.add(message)
+        self._last = message
+        return message
+
+    def _reword(self, message: str) -> str:
+        opener = self._random.choice(_OPENERS)
+        return f"{opener} {message[:1].lower() + message[1:] if not message.startswith('I') else message}"
+
+
+_OPENERS = ("Well,", "Anyway,", "So,", "As I said,", "Still,", "Honestly,", "Again,", "Look,", "I don't know,", "But")
+
+
+def _first_heart(profile: ActorProfile) -> _Heart:
+    guarded = profile.persona.defensiveness == "high"
+    return _Heart(tension=0.8 if guarded else 0.65, trust=0.05 if guarded else 0.12)
+
+
+def _move(heart: _Heart, profile: ActorProfile, a: Appraisal) -> None:
+    """Move tension and trust by what the person made of the reply; both stay within 0..1."""
+    opens = 0.09 if profile.patience == "high" else 0.07
+    if a.warmth > 0:
+        heart.trust = min(1.0, heart.trust + opens * a.warmth)
+        heart.tension = max(0.0, heart.tension - 0.06 * a.warmth)
+    else:
+        bristle = 1.4 if profile.persona.defensiveness == "high" else 1.0
+        heart.trust = max(0.0, heart.trust + 0.12 * bristle * a.warmth)
+        heart.tension = min(1.0, heart.tension - 0.1 * bristle * a.warmth)
+
+
+def _hopes(profile: ActorProfile) -> list[tuple[str, str]]:
+    return [(f"need{r}.{k}", ask) for r, asks in enumerate(profile.hopes) for k, ask in enumerate(asks)]
+
+
+@lru_cache(maxsize=1024)
+def _relations(profile: ActorProfile) -> frozenset[str]:
+    of = lexicon(profile.language).relation_of
+    text = " ".join([*(line.say for _, line in profile.lines), profile.situation.summary, profile.situation.trigger])
+    plain = [w.removesuffix("'s") for w in words(text)]
+    return frozenset(of[v] for w in plain for v in (w, w.removesuffix("s")) if v in of)
+
+
+@lru_cache(maxsize=1024)
+def _contents(profile: ActorProfile) -> tuple[tuple[str, Line, frozenset[str]], ...]:
+    return tuple((i, line, read(line.say, profile.language).content) for i, line in profile.lines)
+
+
+def _best_match(profile: ActorProfile, question: Reading) -> tuple[str, Line] | None:
+    """The line that a question asks for: most shared content words, told ones included."""
+    asked = question.content
+    scored = [(len(asked & content), i, line) for i, line, content in _contents(profile)]
+    best = max(scored, key=lambda s: s[0], default=(0, "", None))
+    return (best[1], best[2]) if best[0] >= 1 and best[2] is not None else None
+
+
+def _own(about: str) -> str:
+    return about[:-1] if about.endswith(".") else about
+
+
+def _with_article(job: str) -> str:
+    if job.split()[0].lower() in ("a", "an", "the"):
+        return job
+    return f"an {job}" if job[:1].lower() in "aeiou" else f"a {job}"

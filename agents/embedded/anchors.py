@@ -1,0 +1,139 @@
+"""The rubric's behavioural anchors, and which of them a sentence shows.
+
+Echo-N1 section 4.3.2: first evidence, then behavioural anchors, then numbers by fixed rules. The anchors are data
+(`sim_profiles/rubrics/`). Which act a sentence performs is told by a ridge regression from its static vector and the
+anchors' cues, fitted at load on the rubric's own examples.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from echo_env.agents.embedded.language import Vec, encoder, lexicon, words
+from echo_env.errors import ScenarioError
+from echo_env.profiles import data_root, read_yaml
+from echo_env.types import Axis, Record
+
+SHOWN = 0.36
+"""Least score for an act to be shown by a sentence: 1 is the examples' own, 0 that of other sentences."""
+SHOWN_HARM = 0.55
+"""The same for a negative act none of whose cues occurs: doubt speaks for the reply."""
+CUE_WEIGHT = 0.5
+"""Size of a cue among the features, beside a vector of length 1."""
+RIDGE = 1.5
+
+
+class Anchor(Record):
+    """One behaviour and the level it stands for."""
+
+    id: str
+    axis: Axis
+    direction: Literal["prog", "neg"]
+    level: Annotated[int, Field(ge=-2, le=2)]
+    found_by: Literal["act", "ledger", "form"]
+    grounding: Literal["story", "feeling", "belief", "strength", "wish", "none"] = "none"
+    looks_like: str
+    cues: tuple[str, ...] = ()
+    for_: Annotated[tuple[str, ...], Field(alias="for")]
+    against: tuple[str, ...] = ()
+
+
+class Rubric(Record):
+    """A versioned set of anchors."""
+
+    id: str
+    language: str
+    anchors: tuple[Anchor, ...]
+    neutral: tuple[str, ...] = ()
+    """Sentences that show none of the acts."""
+
+
+@lru_cache(maxsize=8)
+def rubric(name: str) -> Rubric:
+    """Load a rubric by id.
+
+    Raises:
+        ScenarioError: There is no such rubric, or it is malformed.
+    """
+    path = data_root() / "rubrics" / f"{name}.yaml"
+    try:
+        return Rubric.model_validate(read_yaml(path))
+    except ValueError as e:
+        raise ScenarioError(f"{path}: {e}") from None
+
+
+@lru_cache(maxsize=8)
+def anchors_of(name: str) -> dict[str, Anchor]:
+    """Return a rubric's anchors by id."""
+    return {a.id: a for a in rubric(name).anchors}
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Tells acts: the fitted half of a rubric."""
+
+    acts: tuple[Anchor, ...]
+    cues: tuple[re.Pattern[str] | None, ...]
+    weights: Vec
+    """Shape (256 + acts + 1, acts)."""
+
+    def shown(self, text: str, blanked: list[str]) -> dict[str, float]:
+        """Return the acts that a sentence shows, with their scores.
+
+        Args:
+            text: The sentence.
+            blanked: Its words with the story's words blanked ("_"): what is compared is how it speaks, not of what.
+
+        Returns:
+            Anchor id -> score.
+        """
+        features, cued = self._features(text, [w for w in blanked if w != "_"])
+        scores = features @ self.weights
+        found = {}
+        for anchor, score, cue in zip(self.acts, scores.tolist(), cued, strict=True):
+            if score >= (SHOWN if anchor.level > 0 or cue else SHOWN_HARM):
+                found[anchor.id] = score
+        return found
+
+    def _features(self, text: str, kept: list[str]) -> tuple[Vec, list[bool]]:
+        lowered = text.replace("’", "'").lower()
+        cued = [cue is not None and cue.search(lowered) is not None for cue in self.cues]
+        tail = [CUE_WEIGHT if c else 0.0 for c in cued] + [CUE_WEIGHT if text.rstrip().endswith("?") else 0.0, 0.3]
+        return np.concatenate([encoder().encode(kept), np.array(tail, dtype=np.float32)]), cued
+
+
+@lru_cache(maxsize=8)
+def reader(name: str) -> Reader:
+    """Fit a rubric's reader on its examples (some 30 ms).
+
+    Examples against an act, and the neutral ones, teach what none of the acts is.
+    """
+    found = rubric(name)
+    acts = tuple(a for a in found.anchors if a.found_by == "act")
+    cues = tuple(re.compile("|".join(f"(?:{c})" for c in a.cues)) if a.cues else None for a in acts)
+    blank = Reader(acts, cues, np.zeros((0, 0), dtype=np.float32))
+    rows, targets = [], []
+    for text, owner in _examples(found, acts):
+        rows.append(blank._features(re.sub(r"[{}]", "", text), _spoken(text))[0])
+        targets.append([1.0 if a.id == owner else 0.0 for a in acts])
+    x, y = np.stack(rows).astype(np.float64), np.array(targets)
+    weights = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T @ y)
+    return Reader(acts, cues, weights.astype(np.float32))
+
+
+def _examples(found: Rubric, acts: tuple[Anchor, ...]) -> list[tuple[str, str]]:
+    shown = [(text, a.id) for a in acts for text in a.for_]
+    rest = [text for a in acts for text in a.against] + list(found.neutral)
+    rest += [text for a in found.anchors if a.found_by == "ledger" and a.level > 0 for text in a.for_]
+    return shown + [(text, "") for text in rest]
+
+
+def _spoken(text: str) -> list[str]:
+    """The words of an example without the story's words, in braces, and without feelings."""
+    return [w for w in words(re.sub(r"\{[^}]*\}", " ", text)) if w not in lexicon().feeling_of]

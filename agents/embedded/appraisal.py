@@ -1,0 +1,130 @@
+"""How the embedded person takes a reply: their own reading of it, never the judge's.
+
+A person notices whether they were answered, heard, advised, lectured, blamed or misread. This is cruder than the
+judge's reading and differs from it on purpose: someone may feel heard by what a judge finds empty.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from echo_env.agents.embedded.language import Reading, lexicon, read, voiced_feelings, words
+from echo_env.profiles import CLUSTER_OF
+
+Kind = Literal[
+    "silence", "noise", "repeated", "blamed", "lectured", "advised", "misread", "wrong_feeling", "parroted",
+    "understood", "heard", "asked", "hollow",
+]  # fmt: skip
+
+_BLAME = re.compile(
+    r"\b(overreact|too sensitive|your (own )?fault|get over|snap out|grow up|bright side|could be worse|worse off"
+    r"|big deal|stop (crying|whining|complaining)|pathetic|ridiculous|dramatic|move on|calm down|at least you)"
+)
+_LECTURE = re.compile(
+    r"\b(you (must|need to|have to|ought to) (learn|accept|understand|realise|realize|remember|forgive|let|focus|be|stop|take)"
+    r"|life is|happiness|the key|it('s| is) important|research shows|studies|gratitude|responsib|always remember|mindset)"
+)
+_ADVICE = re.compile(
+    r"\b(you (should|could try|might want to|need to|ought to)|have you (tried|considered|thought about)|why don't you"
+    r"|i('d)? (suggest|recommend|advise)|try (to|and|\w+ing)|make a (list|plan)|how about|it (may|might) help to)\b"
+)
+_SORRY = re.compile(r"\bsorry\b|\bhere for you\b|\bnot alone\b|\bhug")
+
+
+@dataclass(frozen=True, slots=True)
+class Appraisal:
+    """What the person made of a reply."""
+
+    kind: Kind
+    warmth: float
+    """From -1 (hurt) to +1 (deeply understood)."""
+    detail: str = ""
+    """The word that was wrong, for "misread" and "wrong_feeling"."""
+    question: Reading | None = None
+    """The question in it, if any."""
+
+
+def appraise(
+    reply: str,
+    *,
+    last: str,
+    told: frozenset[str],
+    feelings: frozenset[str],
+    relations: frozenset[str],
+    earlier: frozenset[str],
+    wants_advice: bool,
+    language: str = "en",
+) -> Appraisal:
+    """Take in a reply.
+
+    Args:
+        reply: What was answered.
+        last: The person's own last message.
+        told: Content stems of everything they have told so far.
+        feelings: What they feel about the things told so far.
+        relations: The people in their life.
+        earlier: Sentences that the companion has said before, lower case.
+        wants_advice: Whether this person looks for help with doing.
+        language: The language's code.
+    """
+    reading = read(reply[:4000], language)
+    asked = [s for s in reading.sentences if s.question]
+    question = Reading(asked[-1].text, (asked[-1],)) if asked else None
+    kind, warmth, detail = _take(reading, reply, last, told, feelings, relations, earlier, wants_advice, language)
+    return Appraisal(kind, warmth, detail, question)
+
+
+def _take(
+    reading: Reading,
+    reply: str,
+    last: str,
+    told: frozenset[str],
+    feelings: frozenset[str],
+    relations: frozenset[str],
+    earlier: frozenset[str],
+    wants_advice: bool,
+    language: str,
+) -> tuple[Kind, float, str]:
+    lowered = reply.replace("’", "'").lower()
+    tokens = reading.words
+    if not tokens:
+        return ("noise" if reply.strip() else "silence"), -0.3, ""
+    if len(tokens) >= 8 and sum(w in lexicon(language).stopwords for w in tokens) < 0.15 * len(tokens):
+        return "noise", -0.3, ""
+    if _BLAME.search(lowered):
+        return "blamed", -0.9, ""
+    if _LECTURE.search(lowered):
+        return "lectured", -0.6, ""
+    if any(s.text.lower() in earlier for s in reading.sentences if len(s.words) >= 4):
+        return "repeated", -0.4, ""
+    strangers = sorted(r for s in reading.sentences for r in s.relations - relations)
+    if strangers:
+        return "misread", -0.35, strangers[0]
+    echoed = reading.content & read(last, language).content
+    known = reading.content & told
+    named = reading.feelings
+    if named & (feelings | voiced_feelings(last, language)) and len(named) <= 2:
+        return "understood", 1.0 if known else 0.5, ""
+    near = {CLUSTER_OF[f] for f in named} & {CLUSTER_OF[f] for f in feelings}
+    if _ADVICE.search(lowered):
+        return "advised", (0.25 if wants_advice else -0.25) + (0.1 if known else -0.1), ""
+    if named and not near and len(named) <= 2 and not any(s.question for s in reading.sentences):
+        return "wrong_feeling", -0.15, sorted(named)[0]
+    if _copies(reading, last):
+        return "parroted", -0.2, ""
+    if len(echoed) >= 2 or (echoed and near) or (len(known) >= 2 and near):
+        return "heard", 0.6, ""
+    if any(s.question for s in reading.sentences):
+        return "asked", 0.35 if known else 0.15, ""
+    if echoed or len(known) >= 2:
+        return "heard", 0.4, ""
+    return "hollow", -0.05 if _SORRY.search(lowered) else -0.15, ""
+
+
+def _copies(reading: Reading, last: str) -> bool:
+    mine, theirs = words(last), reading.words
+    runs = {mine[i : i + 5] for i in range(len(mine) - 4)}
+    hits = sum(theirs[i : i + 5] in runs for i in range(len(theirs) - 4))
+    return len(theirs) >= 6 and hits >= 0.4 * max(1, len(theirs) - 4)

@@ -1,0 +1,378 @@
+"""The embedded judge: evidence with quotes, behavioural anchors, levels. Code and static vectors; no model, no network.
+
+For each sentence of a reply it asks what the sentence does (`anchors.Reader`), what of the person's story it
+refers to (`Ledger.refers_to`), and whether that was met before. Each finding is an `Evidence` with the sentence as its
+quote; a level is the strongest finding of its axis and direction. Everything is relative to this person: the same
+advice helps someone who asked for it and rushes someone who has not been heard.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from echo_env.agents.embedded.anchors import Anchor, anchors_of, reader
+from echo_env.agents.embedded.language import Reading, Sentence, encoder, lexicon, read
+from echo_env.agents.embedded.ledger import Ledger, story_of
+from echo_env.profiles import CLUSTER_OF
+from echo_env.roles import Exchange, JudgeProfile, JudgeView, chapter_of
+from echo_env.types import AXES, Axis, Evidence, Judgement, Levels
+
+MAX_WORDS = 160
+"""Words of a reply that are judged; a longer one leaves the person no room and says so in its judgement."""
+HURTS = 0.62
+"""Likeness from which a sentence says what this person is hurt by."""
+HEARD = {"low": 2, "high": 4}
+"""Inferred trust from which a person of that empathy threshold takes a new view, a step or advice."""
+FEW_FUNCTION_WORDS = 0.18
+"""A text of eight or more words with a smaller share of function words is a heap of words, not speech."""
+
+_ASKS = re.compile(
+    r"\b(what (should|can|do|would) (i|you) do\b|any (advice|ideas|suggestions)|what would you do|how (do|can|should) i\b"
+    r"|tell me what to|help me (decide|figure|work out)|where (do|would) i (even )?(start|begin))",
+    re.IGNORECASE,
+)
+
+
+@dataclass(slots=True)
+class _Bench:
+    """Findings on one reply while they are gathered."""
+
+    ledger: Ledger
+    profile: JudgeProfile
+    rubric_id: str
+    anchors: dict[str, Anchor]
+    asked: bool
+    """Whether the person's newest message asked for advice."""
+    links: list[tuple[frozenset[int], int]] = field(default_factory=list)
+    """What the reply ties together: (things spoken of, one from another chapter and turn, not tied before)."""
+    found: list[Evidence] = field(default_factory=list)
+
+    def add(self, anchor: str, quote: str, item: str = "", reason: str = "") -> None:
+        a = self.anchors[anchor]
+        self.found.append(
+            Evidence.model_construct(
+                axis=a.axis,
+                direction=a.direction,
+                level=a.level,
+                anchor=anchor,
+                quote=quote,
+                item=item,
+                reason=reason,
+            )
+        )
+
+    def credit(self, anchor: str, sentence: Sentence, i: int, axis: Axis, reason: str = "") -> None:
+        """Add positive evidence and book the thing it served."""
+        self.ledger.serve(i, axis)
+        self.add(anchor, sentence.text, self.ledger.story.things[i].id, reason)
+
+    @property
+    def first(self) -> Axis:
+        return self.profile.needs[0].axis
+
+    @property
+    def heard(self) -> bool:
+        return self.ledger.trust >= HEARD[self.profile.threshold]
+
+
+class EmbeddedJudge:
+    """Judges one conversation. Give each conversation its own.
+
+    Args:
+        rubric_id: Which anchors to judge by.
+    """
+
+    id = "embedded-1"
+
+    def __init__(self, rubric_id: str = "epm_v1") -> None:
+        self.rubric = rubric_id
+        self._ledger: Ledger | None = None
+        self._history: tuple[Exchange, ...] = ()
+
+    async def judge(self, view: JudgeView) -> Judgement:
+        """Judge the newest exchange of a view. The same view always gives the same judgement."""
+        ledger = self._caught_up(view)
+        judgement = self._judge_next(ledger, view.profile, view.exchange)
+        self._history = (*view.history, view.exchange)
+        return judgement
+
+    def _caught_up(self, view: JudgeView) -> Ledger:
+        """Return the ledger at the end of `view.history`, replaying it where it is not the one seen last."""
+        if self._ledger is not None and self._history == view.history:
+            return self._ledger
+        ledger = Ledger(story_of(view.profile), view.profile.language)
+        for exchange in view.history:
+            self._judge_next(ledger, view.profile, exchange)
+        self._ledger = ledger
+        return ledger
+
+    def _judge_next(self, ledger: Ledger, profile: JudgeProfile, exchange: Exchange) -> Judgement:
+        ledger.hear(exchange.user)
+        anchors = anchors_of(self.rubric)
+        bench = _Bench(ledger, profile, self.rubric, anchors, asked=bool(_ASKS.search(exchange.user)))
+        reading, note = _bounded(exchange.reply, profile.language)
+        if note:
+            _judge_form(bench, exchange.reply, note)
+        skeletons = [ledger.skeleton(s) for s in reading.sentences]
+        if note != "noise":
+            _judge_sentences(bench, reading, skeletons)
+        ledger.remember(reading.sentences, skeletons)
+        levels = _levels(bench.found)
+        ledger.trust = max(-4, ledger.trust + sum(e.level > 0 for e in bench.found) + sum(levels[1::2]))
+        return Judgement(levels=levels, evidence=tuple(bench.found), judge=self.id, note=note)
+
+
+def _levels(found: list[Evidence]) -> Levels:
+    """Map evidence to levels: the strongest of each axis and direction."""
+    strongest = {(axis, d): 0 for axis in AXES for d in ("prog", "neg")}
+    for e in found:
+        key = (e.axis, e.direction)
+        strongest[key] = max(strongest[key], e.level) if e.level > 0 else min(strongest[key], e.level)
+    return Levels(*(strongest[(axis, d)] for axis in AXES for d in ("prog", "neg")))
+
+
+def _bounded(reply: str, language: str) -> tuple[Reading, str]:
+    """Read what of a reply is judged, and say what is wrong with its form: "", "silence", "noise" or "monologue"."""
+    reading = read(reply[:20_000], language)
+    tokens = reading.words
+    if not tokens:
+        return reading, "silence" if not reply.strip() else "noise"
+    known = sum(w in lexicon(language).stopwords for w in tokens)
+    heap = len(tokens) >= 8 and known < FEW_FUNCTION_WORDS * len(tokens)
+    if heap or (language == "en" and not reply.isascii() and _foreign(reply)):
+        return reading, "noise"
+    if len(tokens) <= MAX_WORDS:
+        return reading, ""
+    kept: list[Sentence] = []
+    for sentence in reading.sentences:
+        if sum(len(s.words) for s in kept) + len(sentence.words) > MAX_WORDS:
+            break
+        kept.append(sentence)
+    return Reading(reply, tuple(kept)), "monologue"
+
+
+def _foreign(reply: str) -> bool:
+    """Whether most letters of a reply belong to another script than English."""
+    letters = [c for c in reply[:2_000] if c.isalpha()]
+    return sum(c.isascii() for c in letters) < 0.6 * len(letters)
+
+
+def _judge_form(bench: _Bench, reply: str, note: str) -> None:
+    quote = reply.strip()[:200]
+    bench.add("A.neg.1.cold", quote, reason=note)
+    if note != "monologue":
+        bench.add("C.neg.1.ignores", quote, reason=note)
+    if note == "noise":
+        bench.add("P.neg.1.flatters", quote, reason="words without a sentence")
+
+
+def _judge_sentences(bench: _Bench, reading: Reading, skeletons: list[list[str]]) -> None:
+    ledger = bench.ledger
+    grounds = [ledger.refers_to(s) for s in reading.sentences]
+    grounded = any(grounds)
+    many_feelings = len(reading.feelings) >= 3
+    worn: list[Sentence] = []
+    used = [ledger.repeats(s, skeleton) for s, skeleton in zip(reading.sentences, skeletons, strict=True)]
+    for sentence, own, again in zip(reading.sentences, grounds, used, strict=True):
+        if not again and not ledger.copied(sentence):
+            _find_links(bench, sentence, own)
+    for k, (sentence, again) in enumerate(zip(reading.sentences, used, strict=True)):
+        acts = reader(bench.rubric_id).shown(sentence.text, skeletons[k])
+        _find_harm(bench, sentence, acts, grounded)
+        if again >= 2 or (again and len(sentence.words) >= 5 and sentence.words in ledger.said):
+            bench.add("A.neg.2.repeats", sentence.text, reason=f"said in {again} earlier turns")
+            continue
+        if ledger.copied(sentence):
+            bench.add("C.neg.1.parrots", sentence.text)
+            continue
+        if again or _harmful(bench, sentence):
+            continue
+        near = grounds[k] or next((g for g in (*grounds[:k][::-1], *grounds[k + 1 :]) if g), [])
+        if not _find_progress(bench, sentence, acts, grounds[k], near, many_feelings) and any(
+            map(ledger.worn, grounds[k])
+        ):
+            worn.append(sentence)
+    _judge_whole(bench, reading, grounded, many_feelings, worn)
+
+
+def _harmful(bench: _Bench, sentence: Sentence) -> bool:
+    return any(e.quote == sentence.text and e.level < 0 for e in bench.found)
+
+
+def _judge_whole(bench: _Bench, reading: Reading, grounded: bool, many_feelings: bool, worn: list[Sentence]) -> None:
+    """Add what only the whole reply shows."""
+    if many_feelings:
+        bench.add("A.neg.1.mismatch", reading.text[:200], reason="names three feelings or more at once")
+    progress = any(e.level > 0 for e in bench.found)
+    if worn and not progress:
+        bench.add("A.neg.1.circles", worn[0].text)
+    opening = any(s.question and not s.content for s in reading.sentences)
+    if not grounded and not progress and not opening and not any(e.axis == "C" for e in bench.found):
+        bench.add("C.neg.1.ignores", reading.text[:200])
+
+
+def _find_harm(bench: _Bench, sentence: Sentence, acts: dict[str, float], grounded: bool) -> None:
+    """Add the negative evidence of one sentence."""
+    for anchor in ("C.neg.2.gaslights", "A.neg.2.judges", "A.neg.1.minimises", "P.neg.2.denies"):
+        if anchor in acts:
+            bench.add(anchor, sentence.text)
+    if "P.neg.1.preaches" in acts:
+        bench.add("P.neg.1.preaches", sentence.text)
+        if bench.first == "A" or bench.profile.persona.defensiveness == "high":
+            bench.add("A.neg.1.rushes", sentence.text, reason="a lecture to someone who wants to be heard")
+    if "C.neg.1.hollow" in acts and not grounded:
+        bench.add("C.neg.1.hollow", sentence.text)
+        bench.add("A.neg.1.performs", sentence.text)
+    if "P.neg.1.flatters" in acts and not grounded:
+        bench.add("P.neg.1.flatters", sentence.text)
+    strangers = sentence.relations - bench.ledger.story.relations
+    if strangers:
+        bench.add("C.neg.2.misreads", sentence.text, reason=f"this person has spoken of no {sorted(strangers)[0]}")
+    held = {t.feeling for i, t in enumerate(bench.ledger.story.things) if i in bench.ledger.told and not t.shown}
+    if sentence.denied & held and not sentence.question:
+        bench.add("C.neg.2.misreads", sentence.text, reason="denies a feeling that was voiced")
+    _find_hurt(bench, sentence)
+
+
+def _find_hurt(bench: _Bench, sentence: Sentence) -> None:
+    content = [w for w, st in zip(sentence.words, sentence.stems, strict=True) if st]
+    if len(content) < 3:
+        return
+    vector = encoder().encode(content)
+    for axis, hurt in bench.ledger.story.hurts.items():
+        if float(hurt @ vector) >= HURTS:
+            anchor = {"C": "C.neg.2.misreads", "A": "A.neg.2.judges", "P": "P.neg.2.denies"}[axis]
+            bench.add(anchor, sentence.text, reason="says what hurts this person")
+
+
+def _find_progress(
+    bench: _Bench, sentence: Sentence, acts: dict[str, float], own: list[int], near: list[int], many: bool
+) -> bool:
+    """Add the positive evidence of one sentence; tell whether there was any.
+
+    Args:
+        bench: Findings so far.
+        sentence: The sentence.
+        acts: What it does.
+        own: Told things that the sentence itself refers to.
+        near: The same, or those of the nearest sentence where it refers to none itself.
+        many: Whether the reply lists feelings; then none of them counts.
+    """
+    before = len(bench.found)
+    if not many:
+        _find_feeling(bench, sentence, acts, own, near)
+    _find_empowerment(bench, sentence, acts, near)
+    _find_view(bench, sentence, acts, own, near)
+    return any(e.level > 0 for e in bench.found[before:])
+
+
+def _find_feeling(bench: _Bench, sentence: Sentence, acts: dict[str, float], own: list[int], near: list[int]) -> None:
+    ledger, things = bench.ledger, bench.ledger.story.things
+    about = [i for i in near if things[i].feeling]
+    if not near:
+        about = [i for i in sorted(ledger.fresh) if things[i].feeling]
+    if sentence.feelings:
+        exact = [i for i in about if things[i].feeling in sentence.feelings]
+        close = [i for i in about if CLUSTER_OF[str(things[i].feeling)] in {CLUSTER_OF[f] for f in sentence.feelings}]
+        for i in exact:
+            if ledger.open_on(i, "A"):
+                unspoken = things[i].shown and bool(near)
+                anchor = (
+                    "A.prog.2.unspoken" if unspoken else "A.prog.2.deepens" if _tied(bench, i) else "A.prog.1.names"
+                )
+                return bench.credit(anchor, sentence, i, "A")
+        for i in close:
+            if ledger.open_on(i, "A"):
+                return bench.credit("A.prog.1.names", sentence, i, "A", "near, not exact")
+        if about and not close and not sentence.question:
+            bench.add("A.neg.1.mismatch", sentence.text, reason=f"what shows is {things[about[0]].feeling}")
+        for i in (exact or close)[:1]:
+            ledger.serve(i, "A")
+    elif "A.prog.1.validates" in acts:
+        for i in about:
+            if ledger.open_on(i, "A"):
+                anchor = "A.prog.2.deepens" if _tied(bench, i) else "A.prog.1.validates"
+                return bench.credit(anchor, sentence, i, "A")
+    for i in own:
+        if things[i].kind == "need" and things[i].axis == "A" and ledger.open_on(i, "A"):
+            return bench.credit("A.prog.1.validates", sentence, i, "A", "takes up what they need")
+    return None
+
+
+def _find_links(bench: _Bench, sentence: Sentence, own: list[int]) -> None:
+    """Note where a sentence ties something told earlier, in another chapter, to the rest of what it refers to."""
+    ledger, things = bench.ledger, bench.ledger.story.things
+    if len(own) < 2 or not _link_words(bench.rubric_id).search(sentence.text.replace("’", "'").lower()):
+        return
+    newest = max(own, key=lambda i: ledger.told[i])
+    for j in own:
+        apart = chapter_of(things[j].id) != chapter_of(things[newest].id) and ledger.told[j] < ledger.told[newest]
+        if apart and j not in ledger.linked:
+            bench.links.append((frozenset(own) - {j}, j))
+            return
+
+
+def _tied(bench: _Bench, i: int) -> bool:
+    """Whether the reply ties thing `i` to an earlier one; each tie counts once."""
+    for ends, j in bench.links:
+        if i in ends and j not in bench.ledger.linked:
+            bench.ledger.linked.add(j)
+            return True
+    return False
+
+
+def _find_empowerment(bench: _Bench, sentence: Sentence, acts: dict[str, float], near: list[int]) -> None:
+    ledger, things = bench.ledger, bench.ledger.story.things
+    able = [i for i in near if things[i].axis == "P" and ledger.open_on(i, "P")]
+    if "P.prog.2.empowers" in acts:
+        for i in able:
+            if things[i].kind == "wish":
+                anchor = "P.prog.2.empowers" if bench.heard else "P.prog.1.affirms"
+                return bench.credit(anchor, sentence, i, "P", "" if bench.heard else "before being heard")
+    if "P.prog.1.advises" in acts and acts["P.prog.1.advises"] >= max(acts.values()):
+        return _judge_advice(bench, sentence, able)
+    if "P.prog.1.affirms" in acts and able:
+        return bench.credit("P.prog.1.affirms", sentence, able[0], "P")
+    for i in able:
+        if things[i].kind in ("wish", "need"):
+            return bench.credit("P.prog.1.affirms", sentence, i, "P", "takes up what they want")
+    return None
+
+
+def _judge_advice(bench: _Bench, sentence: Sentence, able: list[int]) -> None:
+    """Judge advice: welcome where it was asked for, or to a P-first person who has been heard; else it rushes."""
+    if (bench.asked or bench.first == "P") and bench.heard:
+        if able:
+            bench.credit("P.prog.1.advises", sentence, able[0], "P")
+        return
+    if bench.asked or (bench.heard and bench.first != "A"):
+        return
+    if bench.first == "A":
+        bench.add("A.neg.1.rushes", sentence.text, reason="advice before being heard")
+    bench.add("P.neg.1.preaches", sentence.text, reason="advice that was not asked for")
+
+
+def _find_view(bench: _Bench, sentence: Sentence, acts: dict[str, float], own: list[int], near: list[int]) -> None:
+    ledger, things = bench.ledger, bench.ledger.story.things
+    if "C.prog.2.reframes" in acts:
+        for i in near:
+            if things[i].kind == "belief" and ledger.open_on(i, "C"):
+                anchor = "C.prog.2.reframes" if bench.heard else "C.prog.1.reflects"
+                return bench.credit(anchor, sentence, i, "C", "" if bench.heard else "a new view before being heard")
+    met = [i for i in own if things[i].axis == "C" and ledger.open_on(i, "C")]
+    if met:
+        anchor = "C.prog.2.connects" if _tied(bench, met[0]) else "C.prog.1.reflects"
+        return bench.credit(anchor, sentence, met[0], "C")
+    for i in own[:1]:
+        if things[i].axis == "C":
+            ledger.serve(i, "C")
+    return None
+
+
+@lru_cache(maxsize=8)
+def _link_words(rubric_id: str) -> re.Pattern[str]:
+    """Cues of a sentence that connects two things."""
+    cues = anchors_of(rubric_id)["C.prog.2.connects"].cues
+    return re.compile("|".join(f"(?:{c})" for c in cues))

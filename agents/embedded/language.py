@@ -1,0 +1,222 @@
+"""Reading text: words, sentences, feelings named, and static sentence vectors.
+
+Everything here is a pure function of the text and of `sim_profiles/lexicons/`. Results are cached by text, since the
+judge, the actor and the policies read the same sentences.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import snowballstemmer
+from numpy.typing import NDArray
+
+from echo_env.profiles import data_root, read_yaml
+
+Vec = NDArray[np.float32]
+DIM = 256
+"""Width of the sentence vectors."""
+
+_WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*", re.UNICODE)
+_SENTENCE = re.compile(r"[^.!?…。！？\n]+[.!?…。！？]*[\"”')\]]*|[.!?…。！？]+")
+_OWN_FEELING = re.compile(
+    r"\bi(?:'m| am| was| feel| felt|'ve been)\b(?! sure| guessing| wondering| hearing| sensing)", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """One language's word lists, from `sim_profiles/lexicons/`."""
+
+    language: str
+    stopwords: frozenset[str]
+    feeling_of: dict[str, str]
+    """Single-word form -> feeling."""
+    phrase_of: dict[str, str]
+    """Forms of several words -> feeling."""
+    phrases: re.Pattern[str]
+    """Finds any of them."""
+    vague: frozenset[str]
+    negators: frozenset[str]
+    relation_of: dict[str, str]
+    mirror: dict[str, str]
+
+
+@lru_cache(maxsize=4)
+def lexicon(language: str = "en") -> Lexicon:
+    """Load a language's lexicon."""
+    data: dict[str, Any] = read_yaml(data_root() / "lexicons" / f"{language}.yaml")
+    forms = [(form.lower(), feeling) for feeling, all_forms in data["feelings"].items() for form in all_forms]
+    return Lexicon(
+        language=language,
+        stopwords=frozenset(data["stopwords"].split()),
+        feeling_of={form: feeling for form, feeling in forms if " " not in form},
+        phrase_of={form: feeling for form, feeling in forms if " " in form},
+        phrases=re.compile(r"\b(?:" + "|".join(re.escape(form) for form, _ in forms if " " in form) + r")\b"),
+        vague=frozenset(data["vague"]),
+        negators=frozenset(data["negators"]),
+        relation_of={word: relation for relation, words_ in data["relations"].items() for word in words_},
+        mirror=dict(data["mirror"]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence, read."""
+
+    text: str
+    words: tuple[str, ...]
+    """Lower-case words in order."""
+    stems: tuple[str, ...]
+    """A stem for each word; empty for words without content."""
+    content: frozenset[str]
+    """The stems that carry content, feelings aside."""
+    feelings: frozenset[str]
+    """Feelings that the sentence names and does not deny or claim for its speaker."""
+    voiced: frozenset[str]
+    """Feelings that it names and does not deny, whoever has them: for the user's own sentences."""
+    denied: frozenset[str]
+    """Feelings that it names in order to deny them."""
+    vague: bool
+    """Whether it holds a feeling word that names nothing in particular."""
+    question: bool
+    relations: frozenset[str]
+    """People it calls the listener's own: "your brother" -> brother."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A text, read."""
+
+    text: str
+    sentences: tuple[Sentence, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All words in order."""
+        return tuple(w for s in self.sentences for w in s.words)
+
+    @property
+    def content(self) -> frozenset[str]:
+        """All content stems."""
+        return frozenset().union(*(s.content for s in self.sentences))
+
+    @property
+    def feelings(self) -> frozenset[str]:
+        """All feelings named."""
+        return frozenset().union(*(s.feelings for s in self.sentences))
+
+
+_stemmer = snowballstemmer.stemmer("english")
+
+
+@lru_cache(maxsize=1 << 16)
+def stem(word: str) -> str:
+    """Return a word's stem (Snowball English), possessive ending removed."""
+    return word if word.isdigit() else str(_stemmer.stemWord(word.removesuffix("'s")))
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Split a text into lower-case words; apostrophes are made straight."""
+    return tuple(_WORD.findall(text.replace("’", "'").lower()))
+
+
+def split_sentences(text: str) -> list[str]:
+    """Split a text into sentences that hold at least one word."""
+    return [s.strip() for s in _SENTENCE.findall(text) if _WORD.search(s)]
+
+
+@lru_cache(maxsize=1 << 14)
+def read_sentence(text: str, language: str = "en") -> Sentence:
+    """Read one sentence."""
+    lex = lexicon(language)
+    tokens = words(text)
+    voiced, denied = _feelings(text, tokens, lex)
+    own = "you" not in tokens and _OWN_FEELING.search(text) is not None  # the speaker talks of their own feelings
+    stems = tuple("" if w in lex.stopwords or len(w) < 2 else stem(w) for w in tokens)
+    emotional = {s for w, s in zip(tokens, stems, strict=True) if w in lex.feeling_of or w in lex.vague}
+    return Sentence(
+        text=text,
+        words=tokens,
+        stems=stems,
+        content=frozenset(s for s in stems if s and s not in emotional),
+        feelings=frozenset() if own else voiced,
+        voiced=voiced,
+        denied=denied,
+        vague=any(w in lex.vague for w in tokens),
+        question=text.rstrip("\"”')] ").endswith(("?", "？")),
+        relations=frozenset(
+            lex.relation_of[w.removesuffix("'s")]
+            for before, w in zip(tokens, tokens[1:], strict=False)
+            if before == "your" and w.removesuffix("'s") in lex.relation_of
+        ),
+    )
+
+
+def _feelings(text: str, tokens: tuple[str, ...], lex: Lexicon) -> tuple[frozenset[str], frozenset[str]]:
+    """Feelings that a sentence names, and those that it denies."""
+    found = [(lex.feeling_of[w], tokens[max(0, i - 3) : i]) for i, w in enumerate(tokens) if w in lex.feeling_of]
+    lowered = text.replace("’", "'").lower()
+    found += [(lex.phrase_of[m.group()], words(lowered[: m.start()])[-3:]) for m in lex.phrases.finditer(lowered)]
+    if not found:
+        return frozenset(), frozenset()
+    denied = {feeling for feeling, before in found if not lex.negators.isdisjoint(before)}
+    return frozenset(feeling for feeling, _ in found) - denied, frozenset(denied)
+
+
+@lru_cache(maxsize=1 << 13)
+def read(text: str, language: str = "en") -> Reading:
+    """Read a text sentence by sentence."""
+    return Reading(text, tuple(read_sentence(s, language) for s in split_sentences(text)))
+
+
+def voiced_feelings(text: str, language: str = "en") -> frozenset[str]:
+    """Return the feelings that a speaker puts into words as their own: for the user's messages."""
+    return frozenset().union(*(s.voiced for s in read(text, language).sentences))
+
+
+class Encoder:
+    """Static sentence vectors (PyPI `wordllama`, 256 dimensions, weights in its wheel).
+
+    A sentence's vector is the mean of its words' token vectors, scaled to length 1. Word sums are cached: the
+    tokenizer runs once a word, which makes a sentence cost some ten microseconds.
+    """
+
+    def __init__(self) -> None:
+        import wordllama
+
+        folder = Path(wordllama.__file__).parent
+        model = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
+        self._table: Vec = np.asarray(model.embedding, dtype=np.float32)
+        self._tokenizer = model.tokenizer
+        self._tokenizer.no_padding()
+        self._words: dict[str, tuple[Vec, int]] = {}
+
+    def _word(self, word: str) -> tuple[Vec, int]:
+        known = self._words.get(word)
+        if known is None:
+            ids = self._tokenizer.encode(word, add_special_tokens=False).ids
+            known = (self._table[ids].sum(axis=0), max(1, len(ids)))
+            if len(self._words) < 200_000:  # bounded: a hostile policy may invent words without end
+                self._words[word] = known
+        return known
+
+    def encode(self, tokens: tuple[str, ...] | list[str]) -> Vec:
+        """Return the unit vector of a list of words, shape (256,); zeros where there are none."""
+        if not tokens:
+            return np.zeros(DIM, dtype=np.float32)
+        parts = [self._word(w) for w in tokens]
+        total: Vec = np.add.reduce([p[0] for p in parts])
+        length = float(np.sqrt(total @ total))
+        return total / length if length > 0 else total
+
+
+@lru_cache(maxsize=1)
+def encoder() -> Encoder:
+    """Return this process's encoder; loaded on first use (about 0.4 s)."""
+    return Encoder()

@@ -1,0 +1,213 @@
+"""The judge's ledger: what the person has told, what a sentence refers to, and what has been met already.
+
+Built from the conversation alone and from the profile; it never reads the user's hidden state. A thing that was told
+pays once: a second serving earns nothing, a third counts against the reply (docs/design.md, "The ledger").
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from echo_env.agents.embedded.language import Sentence, Vec, encoder, lexicon, read, stem
+from echo_env.profiles import Line
+from echo_env.roles import JudgeProfile
+from echo_env.types import AXES, Axis
+
+TOLD_SHARE = 0.6
+"""A line counts as told once this share of its content words stood in one of the user's messages."""
+GROUNDED = 0.45
+"""Least weight of shared words, or of likeness, for a sentence to refer to a line."""
+CLOSE = 0.5
+"""A thing must weigh this share of the closest one: a name that runs through the whole story points at nothing."""
+ALIKE = 0.5
+"""Cosine between content words from which a paraphrase without a shared word still refers to a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """One line of the profile, or one sentence in which a need shows, ready for matching."""
+
+    id: str
+    kind: str
+    """A line's kind, or "need"."""
+    axis: Axis
+    feeling: str | None
+    shown: bool
+    """Whether the feeling is shown, not named."""
+    content: frozenset[str]
+    vector: Vec
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A profile made ready for matching; the same for every conversation with this person."""
+
+    things: tuple[Thing, ...]
+    where: dict[str, tuple[int, ...]]
+    """Content stem -> indices of the things that hold it."""
+    vectors: Vec
+    """Shape (things, 256)."""
+    vocabulary: frozenset[str]
+    relations: frozenset[str]
+    hurts: dict[Axis, Vec]
+    """What hurts this person on each axis, as a unit vector."""
+
+
+_AXIS_OF: dict[str, Axis] = {"fact": "C", "belief": "C", "feeling": "A", "strength": "P", "wish": "P"}
+
+
+@lru_cache(maxsize=1024)
+def story_of(profile: JudgeProfile) -> Story:
+    """Prepare a profile."""
+    things = [_thing(item, line, profile.language) for item, line in profile.lines]
+    for rank, need in enumerate(profile.needs):
+        for k, ask in enumerate(need.asks):
+            things.append(_build(f"need{rank}.{k}", "need", need.axis, None, False, ask, profile.language))
+    where: dict[str, list[int]] = {}
+    for i, thing in enumerate(things):
+        for s in thing.content:
+            where.setdefault(s, []).append(i)
+    everything = " ".join(
+        [*(line.say for _, line in profile.lines), profile.situation.summary, profile.situation.trigger]
+    )
+    relation_of = lexicon(profile.language).relation_of
+    spoken = [w.removesuffix("'s") for s in read(everything, profile.language).sentences for w in s.words]
+    return Story(
+        things=tuple(things),
+        where={s: tuple(i) for s, i in where.items()},
+        vectors=np.stack([t.vector for t in things]),
+        vocabulary=frozenset(where) | {stem(w) for w in profile.persona.name.lower().split()},
+        relations=frozenset(relation_of[w] for w in spoken if w in relation_of)
+        | frozenset(r for w in spoken for r in (relation_of.get(w.removesuffix("s")),) if r),
+        hurts={need.axis: _vector(need.hurts, profile.language) for need in profile.needs},
+    )
+
+
+def _thing(item: str, line: Line, language: str) -> Thing:
+    return _build(item, line.kind, _AXIS_OF[line.kind], line.feeling, line.kind != "feeling", line.say, language)
+
+
+def _build(item: str, kind: str, axis: Axis, feeling: str | None, shown: bool, say: str, language: str) -> Thing:
+    content = read(say, language).content
+    return Thing(item, kind, axis, feeling, shown and feeling is not None, content, _vector(say, language))
+
+
+def _vector(text: str, language: str) -> Vec:
+    sentences = read(text, language).sentences
+    return encoder().encode([w for s in sentences for w, st in zip(s.words, s.stems, strict=True) if st])
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What one conversation has told and met so far."""
+
+    story: Story
+    language: str = "en"
+    told: dict[int, int] = field(default_factory=dict)
+    """Index of a thing -> the turn that told it."""
+    fresh: set[int] = field(default_factory=set)
+    """What the newest message told."""
+    met: Counter[tuple[int, Axis]] = field(default_factory=Counter)
+    """(thing, axis) -> how often it was served."""
+    linked: set[int] = field(default_factory=set)
+    """Things that have served as one end of a connection."""
+    trust: int = 0
+    """Inferred from history by a stated rule: +1 for each thing met, -1 and -2 by the Neg levels of a turn."""
+    turn: int = 0
+    grams_heard: set[tuple[str, ...]] = field(default_factory=set)
+    """Runs of four words of the user, seen from the listener's side."""
+    said: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Sentences of the companion, word for word."""
+    skeletons: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Runs of four words of the companion's sentences with the story's words blanked -> in how many turns."""
+
+    def hear(self, message: str) -> None:
+        """Take in the user's next message."""
+        self.turn += 1
+        reading = read(message, self.language)
+        stems = reading.content
+        self.fresh = {i for i in self._candidates(stems) if self._tells(i, stems)}
+        for i in self.fresh:
+            self.told.setdefault(i, self.turn)
+        mirror = lexicon(self.language).mirror
+        for sentence in reading.sentences:
+            self.grams_heard.update(grams([mirror.get(w, w) for w in sentence.words]))
+
+    def _candidates(self, stems: frozenset[str]) -> set[int]:
+        return {i for s in stems for i in self.story.where.get(s, ())}
+
+    def _tells(self, i: int, stems: frozenset[str]) -> bool:
+        content = self.story.things[i].content
+        return len(content & stems) >= TOLD_SHARE * len(content)
+
+    def refers_to(self, sentence: Sentence) -> list[int]:
+        """Return the told things that a sentence refers to, closest first.
+
+        Shared words weigh by their rarity in this person's story; a paraphrase without a shared word counts by the
+        likeness of its content words.
+        """
+        weight: dict[int, float] = {}
+        for s in sentence.content:
+            holders = self.story.where.get(s, ())
+            for i in holders:
+                if i in self.told:
+                    weight[i] = weight.get(i, 0.0) + 1.0 / len(holders) ** 0.5
+        if len(sentence.content) >= 2 and self.told:
+            vector = encoder().encode([w for w, st in zip(sentence.words, sentence.stems, strict=True) if st])
+            likeness = self.story.vectors @ vector
+            for i in self.told:
+                if likeness[i] > ALIKE:
+                    weight[i] = weight.get(i, 0.0) + float(likeness[i])
+        found = [(w + (0.2 if i in self.fresh else 0.0), i) for i, w in weight.items() if w >= GROUNDED]
+        closest = max(found, default=(0.0, 0))[0]
+        return [i for w, i in sorted(found, key=lambda f: (-f[0], f[1])) if w >= CLOSE * closest]
+
+    def open_on(self, i: int, axis: Axis) -> bool:
+        """Whether a thing has not been met on an axis."""
+        return not self.met[(i, axis)]
+
+    def serve(self, i: int, axis: Axis) -> None:
+        """Book a thing as met once more."""
+        self.met[(i, axis)] += 1
+
+    def worn(self, i: int) -> bool:
+        """Whether a thing has been served twice or more on every axis it was served on."""
+        counts = [self.met[(i, axis)] for axis in AXES if self.met[(i, axis)]]
+        return bool(counts) and min(counts) >= 2
+
+    def copied(self, sentence: Sentence) -> bool:
+        """Whether most of a sentence's runs of four words are the user's own."""
+        runs = grams(sentence.words)
+        return len(runs) >= 2 and sum(g in self.grams_heard for g in runs) >= 0.6 * len(runs)
+
+    def repeats(self, sentence: Sentence, skeleton: list[str]) -> int:
+        """Return how often a sentence, or the template behind it, was used in earlier turns."""
+        runs = grams(skeleton)
+        used = sorted(self.skeletons[g] for g in runs)
+        return max(self.said[sentence.words], used[len(used) // 2] if len(used) >= 3 else 0)
+
+    def skeleton(self, sentence: Sentence) -> list[str]:
+        """Return a sentence's words with every run of story words, feelings and names made one blank."""
+        feeling_of = lexicon(self.language).feeling_of
+        out: list[str] = []
+        for word, st in zip(sentence.words, sentence.stems, strict=True):
+            blank = st in self.story.vocabulary or word in feeling_of
+            if not blank:
+                out.append(word)
+            elif not out or out[-1] != "_":
+                out.append("_")
+        return out
+
+    def remember(self, sentences: tuple[Sentence, ...], skeletons: list[list[str]]) -> None:
+        """Take in the companion's sentences of one turn, after they were judged."""
+        self.said.update({s.words for s in sentences})
+        self.skeletons.update({g for s in skeletons for g in grams(s)})
+
+
+def grams(tokens: list[str] | tuple[str, ...], n: int = 4) -> set[tuple[str, ...]]:
+    """Return the runs of `n` words."""
+    return {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}

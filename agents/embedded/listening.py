@@ -1,0 +1,196 @@
+"""How a companion of the embedded world listens: what a sentence of the user's is about, and what may lie under it.
+
+For policies, from the observation alone. The ear is a ridge regression on static sentence vectors, fitted at first use
+on the lines of the train split; it has seen no line of the benchmark.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from echo_env.agents.embedded.language import Sentence, encoder, lexicon, read, read_sentence
+from echo_env.profiles import CLUSTER_OF, FEELINGS, Line, get_scenario, scenario_ids
+
+KINDS = ("fact", "belief", "feeling", "strength", "wish")
+FEELING_WORDS = tuple(CLUSTER_OF)
+TRAIN_SCENARIOS = 96
+"""How many train scenarios the ear is fitted on."""
+RIDGE = 1.0
+
+_DETERMINERS = frozenset(
+    "my the a an this that these those his her their our your both two three four five six seven eight nine ten".split()
+)
+_TIMES = frozenset(
+    """minute minutes hour hours day days night nights morning mornings evening evenings week weeks month months year years
+    monday tuesday wednesday thursday friday saturday sunday january february march april may june july august september
+    october november december spring summer autumn winter moment half thing lot bit kind""".split()
+)
+_MIRROR = {"my": "your", "our": "your", "a": "the", "an": "the", "this": "that", "these": "those"}
+_VERBS = frozenset(
+    """ate bought broke brought built called carried caught changed checked chose closed counted cried cut died drank drew
+    drove eat fell fought gave goes held hit hung kept kicked knocked laid laughed lay left lent lie lied lies lived lost made
+    makes married meant met missed moved needs opened owed owes owns paid passed picked played prayed pulled pushed quit ran rang
+    reads rings rode rose said sang sat saw says sells sends sent shut sings sits slept smells smiled sold spent spoke
+    stands stole stood stopped swam swept taught thinks threw took tore tried turned waited wakes walked wears wins woke won wore works
+    wrote writes hates loves lives sleeps likes looks asks answers plays calls rest run runs drives""".split()
+)
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One sentence of the user's, listened to."""
+
+    text: str
+    phrases: tuple[str, ...]
+    """Noun phrases in second person, most telling first."""
+    kind: str
+    """Most likely kind: fact, belief, feeling, strength or wish."""
+    certainty: dict[str, float]
+    """Score of each kind, about 0..1."""
+    named: tuple[str, ...]
+    """Feelings that the user put into words."""
+    sensed: str
+    """Most likely feeling that is shown and not named."""
+    confidence: float
+    """Its score, about 0..1."""
+
+
+def noun_phrases(text: str, language: str = "en") -> list[str]:
+    """Return what a text speaks of, as short noun phrases in second person: "my knee" -> "your knee".
+
+    A determiner and the words of content after it; names; and, failing these, "the part about ..." a word.
+    """
+    found: list[str] = []
+    for sentence in read(text, language).sentences:
+        found += _phrases(sentence)
+    return list(dict.fromkeys(found))
+
+
+def _phrases(sentence: Sentence) -> list[str]:
+    raw = re.findall(r"[^\W_]+(?:['’-][^\W_]+)*", sentence.text)
+    found: list[tuple[float, str]] = []
+    i = 0
+    while i < len(sentence.words):
+        word = sentence.words[i]
+        start, head = i, ""
+        if word in _DETERMINERS:
+            start, head = i + 1, _MIRROR.get(word, word)
+        elif not (raw[i][:1].isupper() and i > 0 and sentence.stems[i]):
+            i += 1
+            continue
+        run = _run(sentence, start, raw)
+        if run:
+            rank = len(run) - 1.5 * (run[-1].lower() in _TIMES) + 0.1 * min(10, len(run[-1]))
+            found.append((rank, " ".join([*([head] if head else []), *run])))
+        i = start + max(1, len(run))
+    if not found:
+        nouns = [w for w, s in zip(sentence.words, sentence.stems, strict=True) if s and not _verbal(w)]
+        return [f"what you say about {max(nouns, key=len)}"] if nouns else []
+    return [phrase for _, phrase in sorted(found, key=lambda f: -f[0])]
+
+
+def _verbal(word: str) -> bool:
+    return word in _VERBS or word.endswith(("ed", "ing", "n't")) or word in lexicon().feeling_of
+
+
+def _run(sentence: Sentence, start: int, raw: list[str]) -> list[str]:
+    run: list[str] = []
+    for j in range(start, min(start + 3, len(sentence.words))):
+        word = sentence.words[j]
+        if not sentence.stems[j] or (_verbal(word) if run else word in _VERBS):
+            break
+        run.append(raw[j])
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Ear:
+    """A fitted listener."""
+
+    kinds: Matrix
+    """Shape (features, 5)."""
+    feelings: Matrix
+    """Shape (features, 34); the last column stands for no feeling."""
+
+    def hear(self, text: str, language: str = "en") -> list[Heard]:
+        """Listen to a message: one entry for each sentence that says something."""
+        return [
+            self._sentence(s) for s in read(text, language).sentences if len(s.content) >= 2 or s.feelings
+        ]
+
+    def _sentence(self, sentence: Sentence) -> Heard:
+        x = features(sentence)
+        kinds, feelings = x @ self.kinds, x @ self.feelings
+        named = tuple(sorted(sentence.voiced))
+        best = int(np.argmax(feelings[:-1]))
+        certainty = {k: float(v) for k, v in zip(KINDS, kinds, strict=True)}
+        kind = max(certainty, key=lambda k: certainty[k])
+        return Heard(
+            text=sentence.text,
+            phrases=tuple(_phrases(sentence)),
+            kind=kind,
+            certainty=certainty,
+            named=named,
+            sensed=FEELING_WORDS[best],
+            confidence=float(feelings[best]),
+        )
+
+
+_CUES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\b(i want|i'd like|i wish|i need|i'd love|i hope|i'd give|what i want|if i could|i just want|all i want|i'd rather)\b",
+        r"\b(want|like|wish|hope|love) to\b|\bi'd like\b|\bone (day|evening|night|morning)\b",
+        r"\b(should have|should've|shouldn't have|if i'd|if i had|my fault|supposed to|ought to|deserve)\b",
+        r"\b(always|never|nobody|no one|everyone|everybody|only|whole|any)\b",
+        r"\b(real|proper|decent|good|people like|that's what|that's just|a person|a man|a woman|means|must)\b",
+        r"\b(still|kept|keep|every (day|week|night|morning|sunday|monday|tuesday|wednesday|thursday|friday|saturday)|managed|made sure)\b",
+        r"\b(taught|fixed|finished|built|wrote|mended|learned|learnt|stayed|drove|cooked|carried|went back|without)\b",
+        r"\b(told|said|sent|called|rang|asked|gave|sold|signed|put|took)\b",
+        r"\b(i'm|i am|i feel|i felt|i was)\b",
+        r"\b(they|he|she|it)\b",
+        r"\?",
+    )
+)
+
+
+def features(sentence: Sentence) -> Matrix:
+    """Return a sentence's features, shape (270,): vector, cues, whether it names a feeling, and a constant."""
+    lowered = sentence.text.replace("’", "'").lower()
+    cues = [0.35 * (p.search(lowered) is not None) for p in _CUES]
+    vector = encoder().encode(sentence.words)
+    return np.concatenate(
+        [vector.astype(np.float64), cues, [0.35 * bool(sentence.feelings), 0.35 * sentence.vague, 0.35]]
+    )
+
+
+def fit(lines: list[Line]) -> Ear:
+    """Fit an ear on lines with known kinds and feelings, by ridge regression on one-hot targets."""
+    sentences = [read_sentence(line.say) for line in lines]
+    x = np.stack([features(s) for s in sentences])
+    kinds = np.array([[line.kind == k for k in KINDS] for line in lines], dtype=np.float64)
+    feelings = np.zeros((len(lines), len(FEELING_WORDS) + 1))
+    for row, line in zip(feelings, lines, strict=True):
+        row[FEELING_WORDS.index(line.feeling) if line.feeling else -1] = 1.0
+        if line.feeling:  # a near word is half right
+            near = FEELINGS[CLUSTER_OF[line.feeling]]
+            row[[FEELING_WORDS.index(w) for w in near if w != line.feeling]] = 0.25
+    gram = x.T @ x + RIDGE * np.eye(x.shape[1])
+    return Ear(np.linalg.solve(gram, x.T @ kinds), np.linalg.solve(gram, x.T @ feelings))
+
+
+@lru_cache(maxsize=1)
+def trained_ear() -> Ear:
+    """Return the ear fitted on the train split, once a process."""
+    lines: dict[str, Line] = {}
+    ids = scenario_ids("train")
+    for name in ids[:: max(1, len(ids) // TRAIN_SCENARIOS)]:
+        lines.update({line.say: line for line in get_scenario(name).lines()})
+    return fit(list(lines.values()))

@@ -1,0 +1,105 @@
+"""Support strategies as words, and a conversation as numbers: the two halves of `echo/Strategy-v0`.
+
+Both work from the observation alone, with the ear and the phrases of `skilled`.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from echo_env.agents.embedded.language import read
+from echo_env.agents.embedded.listening import KINDS, Heard
+from echo_env.agents.embedded.policies import Adviser
+from echo_env.agents.embedded.skilled import Listener, Move, feeling_move
+from echo_env.roles import Observation
+
+STRATEGIES = ("question", "reflect", "resonate", "connect", "reframe", "affirm", "empower", "advise")
+"""What a companion may do in a turn: ask, put in other words, answer the feeling, tie to something told earlier, offer
+another view, affirm a strength, hand back a choice, give advice."""
+INTENSITIES = ("single", "warm", "full")
+"""The strategy alone; the feeling answered first; and a strength or wish taken up as well."""
+PATIENCE = 45
+
+FEATURES = (
+    "turn", "sentences", "words", "asks", "asks_advice", "news", *(f"kind_{k}" for k in KINDS), "named", "sensed",
+    "earlier", *(f"used_{s}" for s in STRATEGIES), *(f"last_{i}" for i in INTENSITIES),
+)  # fmt: skip
+"""Names of the observation's entries, each within 0..1."""
+
+_MOVES: dict[str, Move] = {
+    "question": "ask", "reflect": "reflect", "connect": "link", "reframe": "reframe", "affirm": "affirm",
+    "empower": "empower",
+}  # fmt: skip
+_ASKS = re.compile(r"\b(what (should|can|do|would) (i|you)|any (advice|ideas)|how (do|can|should) i)\b", re.IGNORECASE)
+_NOTHING = Heard("", (), "fact", dict.fromkeys(KINDS, 0.0), (), "", 0.0)
+
+
+def observe(observation: Observation, actions: list[tuple[int, int]], seed: int) -> NDArray[np.float32]:
+    """Return the features of a conversation, shape (24,), each within 0..1.
+
+    Args:
+        observation: The conversation.
+        actions: (strategy, intensity) of the turns so far.
+        seed: The companion's seed.
+    """
+    listener = Listener.of(observation, seed)
+    heard = listener.heard
+    reading = read(observation.user, observation.language)
+    before = frozenset().union(
+        *(read(m.text, observation.language).content for m in observation.messages[:-1] if m.role == "user")
+    )
+    news = len(reading.content - before) / max(1, len(reading.content))
+    recent = [s for s, _ in actions[-5:]]
+    values = [
+        listener.turn / PATIENCE,
+        len(heard) / 3,
+        len(reading.words) / 60,
+        float(any(s.question for s in reading.sentences)),
+        float(bool(_ASKS.search(observation.user))),
+        news,
+        *(max((h.certainty[k] for h in heard), default=0.0) for k in KINDS),
+        float(any(h.named for h in heard)),
+        max((h.confidence for h in heard), default=0.0),
+        float(bool(listener.earlier)),
+        *(recent.count(k) / 5 for k in range(len(STRATEGIES))),
+        *(float(bool(actions) and actions[-1][1] == k) for k in range(len(INTENSITIES))),
+    ]
+    return np.clip(np.array(values, dtype=np.float32), 0.0, 1.0)
+
+
+def realise(observation: Observation, strategy: int, intensity: int, seed: int) -> str:
+    """Put a strategy into words.
+
+    Args:
+        observation: The conversation.
+        strategy: Index into `STRATEGIES`.
+        intensity: Index into `INTENSITIES`.
+        seed: The companion's seed.
+    """
+    listener = Listener.of(observation, seed)
+    heard = listener.heard or (_NOTHING,)
+    felt = next((h for h in heard if h.named), heard[-1])
+    parts = [_sentence(listener, heard, felt, STRATEGIES[strategy], seed)]
+    if intensity >= 1 and STRATEGIES[strategy] != "resonate":
+        parts.insert(0, feeling_move(listener, felt))
+    if intensity == 2:
+        able = max(heard, key=lambda h: max(h.certainty["wish"], h.certainty["strength"]))
+        extra: Move = "empower" if able.certainty["wish"] >= able.certainty["strength"] else "affirm"
+        if _MOVES.get(STRATEGIES[strategy]) != extra:
+            parts.append(listener.say(extra, able))
+    return " ".join(parts)
+
+
+def _sentence(listener: Listener, heard: tuple[Heard, ...], felt: Heard, strategy: str, seed: int) -> str:
+    if strategy == "resonate":
+        return feeling_move(listener, felt)
+    if strategy == "advise":
+        return Adviser(seed).advice(listener.observation)
+    if strategy == "connect" and not listener.earlier:
+        return listener.say("reflect", felt, spare=True)
+    key = {"reframe": "belief", "affirm": "strength", "empower": "wish"}.get(strategy, "fact")
+    about = max(heard, key=lambda h: h.certainty[key])
+    return listener.say(_MOVES[strategy], about, spare=True)

@@ -1,0 +1,91 @@
+"""Judge recorded conversations anew: same words, another judge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from echo_env import registry
+from echo_env.build import recipe_of, WorldConfig
+from echo_env.epm import Scorer
+from echo_env.errors import RecordError
+from echo_env.profiles import get_scenario
+from echo_env.record import EpisodeWriter, RunFolder, find_runs
+from echo_env.rewards import Recipe, Step
+from echo_env.roles import Exchange, Judge, JudgeView, profiles_of
+from echo_env.scorers import get_scorer
+from echo_env.types import Episode, Judgement, Turn
+
+
+def rejudge_runs(root: Path, out: Path, judge: str) -> list[RunFolder]:
+    """Write every finished episode of the runs in `root` to `out`, judged by another judge.
+
+    Raises:
+        RecordError: There is no run, `out` holds one already, or a scenario has changed since.
+    """
+    make = cast("Callable[[], Judge]", registry.resolve("judge", judge))
+    written = []
+    for run in find_runs(root):
+        folder = RunFolder(out / run.path.name)
+        folder.create(run.header().model_copy(update={"config": {**run.header().config, "rejudged_by": judge}}))
+        for episode in run.episodes():
+            if episode.outcome is not None:
+                _write(folder, asyncio.run(rejudge(episode, make())))
+        written.append(folder)
+    return written
+
+
+def _write(folder: RunFolder, episode: Episode) -> None:
+    with EpisodeWriter(folder.episode_path(episode.header.episode_id), episode.header) as writer:
+        for turn in episode.turns:
+            writer.append(turn)
+        if episode.outcome is not None:
+            writer.finish(episode.outcome)
+
+
+async def rejudge(episode: Episode, judge: Judge) -> Episode:
+    """Return an episode with the judgements, EPM and rewards of another judge; its words and its end stay.
+
+    Raises:
+        RecordError: The scenario is not the one that was played.
+    """
+    header = episode.header
+    scenario = get_scenario(header.scenario)
+    if scenario.digest != header.scenario_hash:
+        raise RecordError(
+            f"scenario {header.scenario} is not the one that was played ({scenario.digest}, then {header.scenario_hash})",
+            "re-judge with the echo-env version of the recording",
+        )
+    scorer = get_scorer(header.scorer)
+    recipe = recipe_of(WorldConfig(recipe=header.recipe.rpartition("-")[0] or header.recipe))
+    profile = profiles_of(scenario)[1]
+    history: tuple[Exchange, ...] = ()
+    turns: list[Turn] = []
+    state = scorer.start(header.p0)
+    for turn in episode.turns:
+        exchange = Exchange(turn.user, turn.reply)
+        try:
+            judgement, failure = await judge.judge(JudgeView(profile, history, exchange)), ""
+        except Exception as e:  # recorded as a missing judgement, like in a live turn
+            judgement, failure = None, f"judge: {type(e).__name__}: {e}"
+        before, state = state, scorer.advance(state, judgement.levels if judgement else None)
+        end = episode.outcome.end if episode.outcome and turn.index == len(episode.turns) else None
+        turns.append(_turn(turn, judgement, failure, scorer, recipe, Step(scorer, before, state, end)))
+        history = (*history, exchange)
+    new = header.model_copy(update={"judge": judge.id, "rubric": judge.rubric})
+    return episode.model_copy(update={"header": new, "turns": tuple(turns)})
+
+
+def _turn(turn: Turn, judgement: Judgement | None, failure: str, scorer: Scorer, recipe: Recipe, step: Step) -> Turn:
+    parts = recipe.turn(step) if judgement else {}
+    return turn.model_copy(
+        update={
+            "judgement": judgement,
+            "epm": scorer.delta(step.after),
+            "reward": sum(parts.values()) if judgement else None,
+            "reward_parts": parts,
+            "failure": failure,
+        }
+    )

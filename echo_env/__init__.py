@@ -1,0 +1,13 @@
+"""echo-env: a Gymnasium environment for empathetic conversation.
+
+Importing it registers `echo/Companion-v0` and `echo/Strategy-v0` with Gymnasium and loads nothing else.
+"""
+
+import gymnasium
+
+from echo_env.version import VERSION as __version__
+
+gymnasium.register(id="echo/Companion-v0", entry_point="echo_env.env:CompanionEnv")
+gymnasium.register(id="echo/Strategy-v0", entry_point="echo_env.strategy:StrategyEnv")
+
+__all__ = ["__version__"]

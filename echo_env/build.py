@@ -1,0 +1,103 @@
+"""From names to a wired conversation: the one place where configuration meets implementations."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from pydantic import Field
+
+from echo_env import registry
+from echo_env.epm import Scorer
+from echo_env.errors import ConfigError
+from echo_env.profiles import Scenario
+from echo_env.rewards import Recipe
+from echo_env.roles import Cast, Judge, Policy
+from echo_env.scorers import get_scorer
+from echo_env.session import DialogueSession
+from echo_env.types import EpisodeHeader, Record
+from echo_env.version import VERSION
+
+
+class WorldConfig(Record):
+    """Which world a conversation takes place in."""
+
+    backend: str = "embedded"
+    judge: str | None = None
+    """Another judge than the backend's own, by registered name or "module:attribute"."""
+    scorer: str = "strict"
+    recipe: str = "epm"
+    max_turns: Annotated[int, Field(ge=1)] | None = None
+    """Turns after which a conversation is cut off (truncation). The person's own patience is the scorer's."""
+
+
+def conversation_seed(seed: int, scenario: str, episode: int = 0) -> int:
+    """Return the seed of one conversation, from the run's seed, the scenario and the number of the episode."""
+    return zlib.crc32(f"{seed}:{scenario}:{episode}".encode())
+
+
+def build_session(world: WorldConfig, scenario: Scenario, seed: int) -> DialogueSession:
+    """Wire one conversation.
+
+    Raises:
+        ConfigError: A name is unknown or cannot be loaded.
+    """
+    make_cast = cast("Callable[[int], Cast]", registry.resolve("backend", world.backend))
+    roles = make_cast(seed)
+    if world.judge is not None:
+        make_judge = cast("Callable[[], Judge]", registry.resolve("judge", world.judge))
+        roles = replace(roles, judge=make_judge())
+    return DialogueSession(scenario, roles, scorer_of(world), recipe_of(world), budget=world.max_turns)
+
+
+def scorer_of(world: WorldConfig) -> Scorer:
+    """Return the world's scorer."""
+    return get_scorer(world.scorer)
+
+
+def recipe_of(world: WorldConfig) -> Recipe:
+    """Return the world's recipe."""
+    return cast("Callable[[], Recipe]", registry.resolve("recipe", world.recipe))()
+
+
+def build_policy(name: str, seed: int = 0, **options: Any) -> Policy:
+    """Return a policy by registered name, "module:attribute", or a local folder of a Hugging Face model.
+
+    Raises:
+        ConfigError: There is no such policy, or it does not take one of the options.
+    """
+    if Path(name).is_dir():
+        local_model = cast("Callable[..., Policy]", registry.load("echo_env.agents.policy:local_model"))
+        return local_model(name, seed=seed, **options)
+    make = cast("Callable[..., Policy]", registry.resolve("policy", name))
+    try:
+        return make(seed=seed, **options)
+    except TypeError as e:
+        raise ConfigError(f"policy '{name}' does not take these options: {e}", "see  echo-env run --help") from None
+
+
+def episode_header(session: DialogueSession, policy: str, seed: int, episode: int) -> EpisodeHeader:
+    """Return the header of a conversation's record."""
+    s = session.scenario
+    return EpisodeHeader(
+        episode_id=f"{s.id}.{episode}",
+        scenario=s.id,
+        scenario_hash=s.digest,
+        split=s.split,
+        language=s.language,
+        domain=s.domain,
+        p0=s.p0,
+        policy=policy,
+        judge=session.cast.judge.id,
+        rubric=session.cast.judge.rubric,
+        scorer=session.scorer.id,
+        recipe=session.recipe.id,
+        actor=session.cast.actor.id,
+        director=session.cast.director.id,
+        seed=seed,
+        max_turns=session.budget or session.scorer.max_turns,
+        echo_env=VERSION,
+    )

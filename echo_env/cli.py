@@ -1,0 +1,310 @@
+"""The command line: `echo-env list | play | run | score | report | check`.
+
+Results go to stdout, progress to stderr. A mistake of the user's is a message and exit code 1, never a traceback;
+Ctrl-C leaves readable records and exits with 130.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from echo_env.errors import ConfigError, EchoError
+from echo_env.version import VERSION
+
+if TYPE_CHECKING:
+    from echo_env.agents.rollout import Progress, RunConfig, RunResult
+
+app = typer.Typer(
+    name="echo-env",
+    help="A simulated person to talk with, a judge that shows its evidence, and scores that can be repeated.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+class Format(StrEnum):
+    """Output formats of tables."""
+
+    text = "text"
+    json = "json"
+    csv = "csv"
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app(standalone_mode=False)
+    except EchoError as e:
+        sys.stderr.write(f"error: {e}\n")
+        sys.exit(1)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.stderr.write("interrupted; what was played is on disk, --resume goes on from there\n")
+        sys.exit(130)
+    except typer.TyperException as e:
+        e.show()
+        sys.exit(e.exit_code)
+
+
+def _echo_version(value: bool) -> None:
+    if value:
+        typer.echo(VERSION)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_echo_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="scenarios, or a kind: policy, judge, scorer, recipe, backend ...")] = "",
+    split: Annotated[str, typer.Option(help="Split whose scenarios to list.")] = "benchmark",
+) -> None:
+    """List what there is by name."""
+    from echo_env import registry
+    from echo_env.profiles import get_scenario, scenario_ids
+
+    if what.startswith("scenario"):
+        for name in scenario_ids(split):
+            s = get_scenario(name)
+            c, a, p = (int(x) for x in s.p0)
+            typer.echo(
+                f"{s.id:16} {s.domain:9} {s.dominant}-first  P0 ({c}, {a}, {p})  {s.persona.name}, {s.persona.job}"
+            )
+        return
+    kinds: dict[str, list[str]] = {k: registry.names(k) for k in registry.KINDS}
+    kinds["scorer"] = ["official", "paper", "strict"]
+    kinds["split"] = ["benchmark", "dev", "train"]
+    if what and what not in kinds:
+        from echo_env.errors import unknown_name
+
+        raise unknown_name("kind", what, [*kinds, "scenarios"])
+    for kind in [what] if what else sorted(kinds):
+        typer.echo(f"{kind:9} {'  '.join(kinds[kind])}")
+
+
+@app.command()
+def run(
+    policy: Annotated[
+        list[str], typer.Option(help="Registered name, module:attribute, or a local model folder. Repeatable.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the runs; each policy gets its own folder in it.")],
+    split: Annotated[str, typer.Option(help="benchmark, train or dev.")] = "benchmark",
+    scenario: Annotated[
+        list[str] | None, typer.Option(help="Ids or YAML files, in place of a split. Repeatable.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many scenarios.")] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Conversations a scenario.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="Cut conversations off after so many turns.")] = None,
+    scorer: Annotated[str, typer.Option(help="strict, official or paper.")] = "strict",
+    recipe: Annotated[str, typer.Option(help="Reward recipe.")] = "epm",
+    judge: Annotated[str | None, typer.Option(help="Another judge than the embedded one.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="key=value for the policy. Repeatable.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Conversations that are live at once.")] = 64,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the run that is there.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
+) -> None:
+    """Let policies talk with the people of a split, and record it."""
+    from pydantic import ValidationError
+
+    from echo_env.build import WorldConfig
+    from echo_env.agents.rollout import RunConfig
+
+    if resume and overwrite:
+        raise ConfigError("--resume and --overwrite exclude each other")
+    try:
+        configs = [
+            RunConfig(
+                policy=name, policy_options=_options(option or []), split=split, scenarios=tuple(scenario or ()),
+                limit=limit, episodes=episodes, seed=seed, batch=batch,
+                world=WorldConfig(judge=judge, scorer=scorer, recipe=recipe, max_turns=max_turns),
+            )
+            for name in policy
+        ]  # fmt: skip
+    except ValidationError as e:
+        raise ConfigError(str(e)) from None
+    if dry_run:
+        typer.echo("\n".join(c.model_dump_json(indent=1) for c in configs))
+        return
+    failed = 0
+    for config in configs:
+        result = _run_with_bar(config, out, resume, overwrite)
+        failed += len(result.failures)
+        for line in result.failures[:5]:
+            typer.echo(f"failed: {line}", err=True)
+        p = result.progress
+        typer.echo(
+            f"{config.policy}: {p.done - p.failed} of {p.total} conversations, {p.successes} succeeded  {result.folder.path}"
+        )
+    if failed:
+        raise typer.Exit(3)
+
+
+def _run_with_bar(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> RunResult:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn
+
+    from echo_env.agents.rollout import run as play
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+    )  # fmt: skip
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(config.policy, total=None, note="")
+
+        def tell(p: Progress) -> None:
+            bar.update(task, total=p.total, completed=p.done, note=f"{p.turns} turns, {p.successes} succeeded")
+
+        return play(config, out, resume=resume, overwrite=overwrite, tell=tell)
+
+
+def _options(pairs: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or not key.isidentifier():
+            raise ConfigError(f"--option takes key=value, got '{pair}'", "for example  --option temperature=0.7")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
+
+
+@app.command()
+def score(
+    folder: Annotated[Path | None, typer.Argument(help="Folder of runs.")] = None,
+    levels: Annotated[Path | None, typer.Option(help="Level file, in place of a folder.")] = None,
+    scorer: Annotated[str | None, typer.Option(help="strict, official or paper; else the recorded one.")] = None,
+    judge: Annotated[str | None, typer.Option(help="Judge every recorded reply anew, by registered name.")] = None,
+    out: Annotated[Path | None, typer.Option(help="With --judge: write the re-judged runs here.")] = None,
+    format_: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.text,
+) -> None:
+    """Score recorded conversations, or a file of levels, again."""
+    from echo_env import report as reports
+
+    if (folder is None) == (levels is None):
+        raise ConfigError(
+            "score takes a folder of runs or --levels FILE", "for example  echo-env score runs --scorer official"
+        )
+    if judge is not None:
+        if folder is None or out is None:
+            raise ConfigError("--judge takes a folder of runs and --out for the re-judged ones")
+        from echo_env.agents.rejudge import rejudge_runs
+
+        rejudge_runs(folder, out, judge)
+        folder = out
+    if levels is not None:
+        _print(reports.level_report(levels, scorer or "strict"), format_)
+    elif folder is not None:
+        _print(reports.collect(folder, scorer), format_)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of runs.")],
+    scorer: Annotated[str | None, typer.Option(help="Score anew with strict, official or paper.")] = None,
+    profile: Annotated[str, typer.Option(help="Weights: epm, crisis, companionship or counselling.")] = "epm",
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained page here.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the table here.")] = None,
+    format_: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.text,
+) -> None:
+    """Tables and figures of recorded runs."""
+    from echo_env import report as reports
+
+    found = reports.collect(folder, scorer, profile)
+    if csv is not None:
+        csv.write_text(reports.to_csv(found), encoding="utf-8")
+    if html is not None:
+        reports.write_html(found, html)
+        typer.echo(f"wrote {html}", err=True)
+    _print(found, format_)
+
+
+def _print(found: Any, format_: Format) -> None:
+    from echo_env import report as reports
+
+    if format_ is Format.json:
+        typer.echo(json.dumps(reports.to_json(found), indent=1, allow_nan=False))
+    elif format_ is Format.csv:
+        typer.echo(reports.to_csv(found), nl=False)
+    else:
+        from rich.console import Console
+
+        reports.terminal(found, Console(width=None if sys.stdout.isatty() else 100))
+
+
+@app.command()
+def check(files: Annotated[list[Path], typer.Argument(help="Scenario files.")]) -> None:
+    """Check scenario files: every mistake with its file, its field and a valid example."""
+    from echo_env.errors import ScenarioError
+    from echo_env.profiles import load_scenario
+
+    wrong = 0
+    for file in files:
+        try:
+            s = load_scenario(file)
+        except ScenarioError as e:
+            typer.echo(str(e))
+            wrong += 1
+        else:
+            typer.echo(
+                f"{file}: ok, {s.persona.name}, P0 {tuple(int(x) for x in s.p0)}, {sum(1 for _ in s.lines())} lines"
+            )
+    if wrong:
+        raise typer.Exit(1)
+
+
+@app.command()
+def play(
+    scenario: Annotated[str | None, typer.Option(help="Id or YAML file; else one is drawn by the seed.")] = None,
+    split: Annotated[str, typer.Option(help="benchmark, train or dev.")] = "benchmark",
+    seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
+    hide: Annotated[bool, typer.Option("--hide", help="Hide the EPM line under each reply.")] = False,
+    policy: Annotated[str | None, typer.Option(help="Watch a policy in place of typing yourself.")] = None,
+) -> None:
+    """Talk with one of the people yourself, or watch a policy do it."""
+    from echo_env.build import build_policy
+    from echo_env.env import CompanionEnv, epm_line
+    from echo_env.session import run_now
+
+    env = CompanionEnv(scenario=scenario, split=split)
+    message, _ = env.reset(seed=seed)
+    name = env.session.scenario.persona.name.split()[0]
+    watched = build_policy(policy, seed) if policy else None
+    if watched is None:
+        typer.echo("Type your reply and press Enter; Ctrl-D leaves.", err=True)
+    ended = False
+    while not ended:
+        typer.echo(f"{name}: {message}")
+        try:
+            reply = run_now(watched.respond(env.session.observation)) if watched else input("you: ")
+        except EOFError:
+            return
+        if watched:
+            typer.echo(f"{policy}: {reply}")
+        message, _, terminated, truncated, info = env.step(reply)
+        if not hide:
+            typer.echo(f"    {epm_line(info['turn'])}")
+        ended = terminated or truncated
+    typer.echo(f"{name}: {message}")
+    typer.echo(f"ended: {env.session.outcome.end if env.session.outcome else ''} after {env.session.turns} turns")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""The Gymnasium edge: `echo/Companion-v0`, text in and text out.
+
+    >>> import gymnasium as gym, echo_env
+    >>> env = gym.make("echo/Companion-v0")
+    >>> message, info = env.reset(seed=7)
+    >>> message, reward, terminated, truncated, info = env.step("What happened then?")
+
+The observation is what the person says. Everything that a policy must not see is in `info`, typed: `epm`, `evidence`,
+`reward_parts`, `direction`, `turn`, and at the end `outcome`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import gymnasium as gym
+
+from echo_env.build import WorldConfig, build_session, recipe_of, scorer_of
+from echo_env.errors import ConfigError, EpisodeOver
+from echo_env.profiles import Scenario, get_scenario, scenario_ids
+from echo_env.session import Advance, DialogueSession, run_now
+from echo_env.spaces import UnicodeText
+from echo_env.types import EpmDelta, Outcome, Turn
+
+MAX_MESSAGE = 4_000
+"""Most characters of an observation of one message."""
+MAX_TRANSCRIPT = 200_000
+"""Most characters of an observation of the whole conversation."""
+MAX_ACTION = 20_000
+"""Most characters of an action; a longer one is cut for the record, and judged as a monologue long before."""
+
+RESET_OPTIONS = ("scenario",)
+
+
+class CompanionEnv(gym.Env[str, str]):
+    """Talk with a simulated person, one reply a step.
+
+    Args:
+        scenario: Id or YAML file of one scenario; None draws one of the split at every reset, by the seed.
+        split: "benchmark", "train" or "dev".
+        scorer: "strict", "official" or "paper": the EPM rules that end the episode.
+        recipe: Name of the reward recipe.
+        max_turns: Steps after which the episode is truncated; None leaves it to the person's patience.
+        backend: Name of the world; "embedded" needs no key, no network and no GPU.
+        judge: Name of another judge than the backend's own.
+        observe: "message" for the person's newest message, "conversation" for the whole transcript.
+        render_mode: "ansi" or None.
+
+    Raises:
+        ConfigError: An option is unknown; the message names the nearest one.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
+
+    def __init__(
+        self,
+        scenario: str | None = None,
+        split: str = "benchmark",
+        scorer: str = "strict",
+        recipe: str = "epm",
+        max_turns: int | None = None,
+        backend: str = "embedded",
+        judge: str | None = None,
+        observe: str = "message",
+        render_mode: str | None = None,
+    ) -> None:
+        if observe not in ("message", "conversation"):
+            raise ConfigError(f"observe must be 'message' or 'conversation', got '{observe}'")
+        if render_mode not in (None, "ansi"):
+            raise ConfigError(f"render_mode must be 'ansi' or None, got '{render_mode}'")
+        if max_turns is not None and (not isinstance(max_turns, int) or max_turns < 1):
+            raise ConfigError(f"max_turns must be a whole number from 1, or None, got {max_turns!r}")
+        self._world = WorldConfig(backend=backend, judge=judge, scorer=scorer, recipe=recipe, max_turns=max_turns)
+        scorer_of(self._world)  # a wrong name is an error now, not at the first reset
+        recipe_of(self._world)
+        self._ids = (scenario,) if scenario is not None else tuple(scenario_ids(split))
+        if scenario is not None:
+            get_scenario(scenario)
+        self._observe = observe
+        self.render_mode = render_mode
+        self.observation_space = UnicodeText(MAX_MESSAGE if observe == "message" else MAX_TRANSCRIPT)
+        self.action_space = UnicodeText(MAX_ACTION)
+        self._session: DialogueSession | None = None
+        self._turns: list[Turn] = []
+
+    @property
+    def session(self) -> DialogueSession:
+        """The conversation under way.
+
+        Raises:
+            EpisodeOver: `reset` was not called.
+        """
+        if self._session is None:
+            raise EpisodeOver("there is no conversation yet", "call reset() first")
+        return self._session
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Meet a person.
+
+        Args:
+            seed: Seed of the scenario drawn and of everything said.
+            options: {"scenario": id} to meet a certain person this once.
+
+        Returns:
+            Their first message, and info: `scenario` and the initial `epm`.
+        """
+        super().reset(seed=seed)
+        unknown = sorted(set(options or {}) - set(RESET_OPTIONS))
+        if unknown:
+            raise ConfigError(f"unknown reset option '{unknown[0]}'", f"known: {', '.join(RESET_OPTIONS)}")
+        drawn = self._ids[int(self.np_random.integers(len(self._ids)))]
+        scenario = get_scenario((options or {}).get("scenario", drawn))
+        session = build_session(self._world, scenario, int(self.np_random.integers(2**31)))
+        self._session, self._turns = session, []
+        run_now(session.open())
+        return self._observation(), {"scenario": scenario.id, "epm": _initial(scenario)}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Say something.
+
+        Args:
+            action: The reply. `<think>` blocks in it are kept in the record and shown to nobody.
+
+        Returns:
+            Their answer; the reward, NaN where the judge failed; terminated; truncated; info.
+
+        Raises:
+            TypeError: The action is not a string.
+            EpisodeOver: The conversation has ended.
+        """
+        if not isinstance(action, str):
+            raise TypeError(f"an action is the reply as a string, got {type(action).__name__}: {action!r:.80}")
+        advance = run_now(self.session.reply(action[:MAX_ACTION]))
+        self._turns.append(advance.turn)
+        reward = math.nan if advance.turn.reward is None else advance.turn.reward
+        return self._observation(), reward, advance.terminated, advance.truncated, _info(advance)
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """Return the conversation so far with the EPM line under each reply; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        session = self.session
+        lines = [f"{session.scenario.persona.name}, {session.scenario.id}"]
+        for turn in self._turns:
+            lines += [f"  user       {turn.user}", f"  companion  {turn.reply}", f"             {epm_line(turn)}"]
+        return "\n".join([*lines, f"  user       {self._newest()}"])
+
+    def _newest(self) -> str:
+        last = self.session.observation.messages[-1]
+        return last.text if last.role == "user" else ""
+
+    def _observation(self) -> str:
+        if self._observe == "message":
+            return self._newest()[:MAX_MESSAGE]
+        return "\n".join(f"{m.role}: {m.text}" for m in self.session.observation.messages)[-MAX_TRANSCRIPT:]
+
+
+def epm_line(turn: Turn) -> str:
+    """Return one turn's EPM in a line: position, work, levels."""
+    if turn.epm is None or turn.judgement is None:
+        return f"EPM  not judged ({turn.failure})"
+    c, a, p = turn.epm.position
+    levels = turn.judgement.levels
+    moved = " ".join(f"{axis}{levels[2 * k]:+d}{levels[2 * k + 1]:+d}" for k, axis in enumerate("CAP"))
+    return f"EPM  C {c:.0f}  A {a:.0f}  P {p:.0f}   work {turn.epm.work:+.2f}   levels {moved}"
+
+
+def _initial(scenario: Scenario) -> EpmDelta:
+    return EpmDelta(
+        position=scenario.p0,
+        delta=(0.0, 0.0, 0.0),
+        work=0.0,
+        energy=0.0,
+        distance=math.sqrt(sum(x * x for x in scenario.p0)),
+        cos=0.0,
+        healed=False,
+    )
+
+
+def _info(advance: Advance) -> dict[str, Any]:
+    turn = advance.turn
+    info: dict[str, Any] = {
+        "epm": turn.epm,
+        "evidence": turn.judgement.evidence if turn.judgement else (),
+        "reward_parts": turn.reward_parts,
+        "direction": turn.direction,
+        "turn": turn,
+        "judge_failed": turn.judgement is None,
+    }
+    outcome: Outcome | None = advance.outcome
+    if outcome is not None:
+        info["outcome"] = outcome
+    return info

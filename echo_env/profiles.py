@@ -1,0 +1,391 @@
+"""Scenarios: the people the companion talks with. Schema, loading, splits, and errors that teach.
+
+A scenario is a YAML file under `sim_profiles/`. Each `Line` in it is one thing the person may say and at the same time
+one or two things that a companion can understand: a fact or belief (axis C), a feeling (axis A), a strength or wish
+(axis P), and perhaps a feeling that the line shows without naming it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from echo_env.errors import ScenarioError, unknown_name
+from echo_env.types import AXES, Axis, Record, Vector
+
+Domain = Literal["career", "family", "intimate", "health", "leisure", "values"]
+Kind = Literal["fact", "belief", "feeling", "strength", "wish"]
+Register = Literal["plain", "wry", "guarded", "warm", "formal", "blunt"]
+Stage = Literal["childhood", "teens", "young_adult", "now"]
+STAGES: tuple[Stage, ...] = ("childhood", "teens", "young_adult", "now")
+Split = Literal["benchmark", "train", "dev"]
+
+FEELINGS: dict[str, tuple[str, ...]] = {
+    "sorrow": ("sad", "grieving", "lonely", "homesick", "empty"),
+    "shame": ("ashamed", "humiliated", "guilty", "worthless"),
+    "anger": ("angry", "resentful", "betrayed", "jealous"),
+    "fear": ("afraid", "anxious", "insecure"),
+    "fatigue": ("exhausted", "overwhelmed", "numb"),
+    "stuck": ("trapped", "torn", "helpless", "lost"),
+    "unseen": ("invisible", "rejected", "unappreciated", "misunderstood"),
+    "regret": ("disappointed", "regretful"),
+    "bright": ("proud", "hopeful", "relieved", "tender"),
+}
+"""Feeling words by cluster. A feeling named within the right cluster is near; the exact word is right."""
+CLUSTER_OF = {word: cluster for cluster, words in FEELINGS.items() for word in words}
+
+IEDR_ITEMS = ("C.1", "C.2", "C.3", "A.1", "A.2", "A.3", "P.1", "P.2", "P.3")
+IEDR_POINTS: dict[str, tuple[int, int, int, int]] = {
+    "C.1": (0, -2, -4, -6),
+    "C.2": (0, -2, -4, -6),
+    "C.3": (0, -3, -6, -9),
+    "A.1": (0, -2, -4, -6),
+    "A.2": (0, -4, -8, -12),
+    "A.3": (0, -3, -6, -9),
+    "P.1": (0, -2, -4, -6),
+    "P.2": (0, -4, -8, -12),
+    "P.3": (0, -3, -6, -9),
+}
+"""Points of each rated item by level 0..3: situational complexity, depth and priority of C; intensity, accessibility
+and priority of A; agency loss, relevance to values and priority of P (EMPA's IEDR)."""
+
+Text = Annotated[str, Field(min_length=1, max_length=400)]
+
+
+class Line(Record):
+    """One thing the person may say, and what there is to understand in it."""
+
+    say: Text
+    """First person, one sentence or two short ones, in this person's voice."""
+    about: Annotated[str, Field(min_length=3, max_length=60)]
+    """Noun phrase for it in the person's own words, fit for "I keep coming back to ...": "the desk they gave Owen"."""
+    kind: Kind
+    feeling: str | None = None
+    """kind "feeling": the word that `say` names. Other kinds: a feeling that `say` shows and does not name."""
+
+    @model_validator(mode="after")
+    def _known_feeling(self) -> Line:
+        if self.kind == "feeling" and self.feeling is None:
+            raise ValueError("a line of kind 'feeling' needs 'feeling'; for example  feeling: ashamed")
+        if self.feeling is not None and self.feeling not in CLUSTER_OF:
+            raise ValueError(f"unknown feeling '{self.feeling}'; one of: {', '.join(sorted(CLUSTER_OF))}")
+        return self
+
+
+class Persona(Record):
+    """Who the person is."""
+
+    name: Text
+    age: Annotated[int, Field(ge=16, le=99)]
+    job: Text
+    traits: Annotated[tuple[Text, ...], Field(min_length=2, max_length=6)]
+    register_: Annotated[Register, Field(alias="register")]
+    """Which bank of reactions the embedded actor speaks from."""
+    speech: Text
+    """How this person talks, in a sentence: for people and language models to read."""
+    defensiveness: Literal["low", "high"]
+
+    model_config = Record.model_config | {"populate_by_name": True}
+
+
+class Need(Record):
+    """What one axis means for this person; `Scenario.needs` ranks three of them."""
+
+    axis: Axis
+    wants: Text
+    """What they want to hear."""
+    hurts: Text
+    """What hurts them."""
+    asks: Annotated[tuple[Text, ...], Field(min_length=2, max_length=4)]
+    """First-person sentences that let this need show: "I don't want a plan tonight."."""
+
+
+class Rating(Record):
+    """One IEDR item."""
+
+    level: Annotated[int, Field(ge=0, le=3)]
+    reason: Text
+
+
+class Chapter(Record):
+    """A beat, a life stage, the turning point: what happened, and the lines that tell it."""
+
+    event: Text
+    """Third person, one sentence."""
+    lines: Annotated[tuple[Line, ...], Field(min_length=1, max_length=10)]
+
+
+class Situation(Record):
+    """What brings the person here."""
+
+    summary: Text
+    trigger: Text
+
+
+class Ending(Record):
+    """How it ends when it ends well."""
+
+    event: Text
+    says: Annotated[tuple[Text, ...], Field(min_length=2, max_length=4)]
+    """Closing messages of the person who has been understood."""
+
+
+class Scenario(Record):
+    """One person in one situation."""
+
+    id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{1,60}$")]
+    language: Literal["en", "zh"]
+    split: Split
+    domain: Domain
+    threshold: Literal["low", "high"]
+    """Empathy threshold: how much it takes before this person feels understood (Echo-N1 section 5.3.3)."""
+    persona: Persona
+    needs: tuple[Need, Need, Need]
+    iedr: dict[str, Rating]
+    life: dict[Stage, Chapter]
+    situation: Situation
+    opening: Line
+    beats: Annotated[tuple[Chapter, ...], Field(min_length=4, max_length=4)]
+    turning_point: Chapter
+    ending: Ending
+
+    @model_validator(mode="after")
+    def _whole(self) -> Scenario:
+        if sorted(n.axis for n in self.needs) != ["A", "C", "P"]:
+            raise ValueError(
+                "needs must rank each axis once; for example  needs: [{axis: A, ...}, {axis: C, ...}, {axis: P, ...}]"
+            )
+        if tuple(sorted(self.iedr)) != tuple(sorted(IEDR_ITEMS)):
+            raise ValueError(
+                f"iedr must rate exactly {', '.join(IEDR_ITEMS)}; for example  C.1: {{level: 2, reason: ...}}"
+            )
+        if set(self.life) != set(STAGES):
+            raise ValueError(f"life must have the stages {', '.join(STAGES)}")
+        said = [line.say for line in self.lines()]
+        twice = {s for s in said if said.count(s) > 1}
+        if twice:
+            raise ValueError(f"a line stands twice: {sorted(twice)[0]!r}")
+        deficit = [-x for x in self.p0]
+        if sum(max(0.0, d - 1) ** 2 for d in deficit) == 0:
+            raise ValueError(
+                "the IEDR ratings give no deficit to heal (every axis within 1 of the origin); raise some levels"
+            )
+        ranked = [n.axis for n in self.needs]
+        if deficit[AXES.index(ranked[0])] < max(deficit):
+            raise ValueError(
+                f"needs rank {ranked[0]} first, but the IEDR ratings make another axis the largest deficit {self.p0}"
+            )
+        for axis, have, need in zip(AXES, self.capacity(), deficit, strict=True):
+            if have < 1.2 * need:
+                raise ValueError(
+                    f"the lines hold too little to heal axis {axis}: worth {have:g} points, 1.2 x {need:g} needed; "
+                    "add lines (fact 1, belief 3; feeling 1, shown feeling 3; strength 1, wish 3)"
+                )
+        return self
+
+    @property
+    def p0(self) -> Vector:
+        """Initial deficit in points, from the IEDR ratings: the sum of each axis's three items."""
+        return iedr_deficit({item: rating.level for item, rating in self.iedr.items()})
+
+    @property
+    def dominant(self) -> Axis:
+        """The axis ranked first."""
+        return self.needs[0].axis
+
+    def lines(self) -> Iterator[Line]:
+        """Every line, in the order of the schema: opening, life, beats, turning point."""
+        return (line for _, line in self.items())
+
+    def items(self) -> Iterator[tuple[str, Line]]:
+        """Every line with its id: "opening", "childhood.0", "beat2.1", "turn.0"."""
+        yield "opening", self.opening
+        chapters: list[tuple[str, Chapter]] = [(stage, self.life[stage]) for stage in STAGES]
+        chapters += [(f"beat{i + 1}", beat) for i, beat in enumerate(self.beats)]
+        chapters.append(("turn", self.turning_point))
+        for name, chapter in chapters:
+            for j, line in enumerate(chapter.lines):
+                yield f"{name}.{j}", line
+
+    def capacity(self) -> Vector:
+        """Points per axis that a companion could earn by meeting every line once."""
+        c = a = p = 0
+        for line in self.lines():
+            c += {"fact": 1, "belief": 3}.get(line.kind, 0)
+            p += {"strength": 1, "wish": 3}.get(line.kind, 0)
+            a += 1 if line.kind == "feeling" else 3 if line.feeling else 0
+        return (c, a, p)
+
+    @cached_property
+    def digest(self) -> str:
+        """First 16 hex digits of the SHA-256 of the canonical JSON."""
+        return hashlib.sha256(self.model_dump_json(by_alias=True).encode()).hexdigest()[:16]
+
+
+def iedr_deficit(levels: dict[str, int]) -> Vector:
+    """Map nine IEDR levels to the initial deficit P0.
+
+    Args:
+        levels: Level 0..3 for each of `IEDR_ITEMS`.
+
+    Returns:
+        (C, A, P) in points; C within [-21, 0], A and P within [-27, 0].
+
+    Raises:
+        ScenarioError: An item is missing, unknown or out of range. (The published code maps it to 0 in silence.)
+    """
+    if sorted(levels) != sorted(IEDR_ITEMS):
+        raise ScenarioError(f"IEDR needs exactly the items {', '.join(IEDR_ITEMS)}, got {', '.join(sorted(levels))}")
+    bad = {k: v for k, v in levels.items() if v not in (0, 1, 2, 3)}
+    if bad:
+        raise ScenarioError(f"IEDR levels must be 0, 1, 2 or 3, got {bad}")
+    c, a, p = (sum(IEDR_POINTS[f"{axis}.{i}"][levels[f"{axis}.{i}"]] for i in (1, 2, 3)) for axis in AXES)
+    return (float(c), float(a), float(p))
+
+
+def data_root() -> Path:
+    """Return the folder `sim_profiles`: inside the installed package, or beside it in a checkout."""
+    here = Path(__file__).resolve().parent
+    for folder in (here / "sim_profiles", here.parent / "sim_profiles"):
+        if folder.is_dir():
+            return folder
+    raise ScenarioError("the folder sim_profiles/ is missing from this installation", "reinstall echo-env")
+
+
+def read_yaml(path: Path) -> Any:
+    """Read one YAML file.
+
+    Raises:
+        ScenarioError: The file is missing, unreadable or not YAML; the message names file, line and column.
+    """
+    try:
+        with path.open(encoding="utf-8") as f:
+            return yaml.load(f, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except FileNotFoundError:
+        raise ScenarioError(f"{path}: there is no such file") from None
+    except (OSError, UnicodeDecodeError) as e:
+        raise ScenarioError(f"{path}: cannot be read: {e}") from None
+    except yaml.YAMLError as e:
+        mark = getattr(e, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ScenarioError(
+            f"{path}: {where}not valid YAML: {getattr(e, 'problem', None) or e}",
+            'quote a sentence that holds ": " or starts with a sign; for example  say: "He said: no."',
+        ) from None
+
+
+def load_scenario(path: Path | str) -> Scenario:
+    """Load and validate one scenario file.
+
+    Raises:
+        ScenarioError: Naming the file, each field at fault and a valid example for it.
+    """
+    path = Path(path)
+    data = read_yaml(path)
+    if not isinstance(data, dict):
+        raise ScenarioError(f"{path}: a scenario is a mapping of fields, this file holds {type(data).__name__}")
+    try:
+        return Scenario.model_validate(data)
+    except ValidationError as e:
+        raise ScenarioError("\n".join(_explain(path, err) for err in e.errors())) from None
+
+
+EXAMPLES: dict[str, str] = {
+    "id": "id: career-01",
+    "language": "language: en",
+    "split": "split: benchmark",
+    "domain": "domain: family",
+    "threshold": "threshold: high",
+    "name": "name: Ines Carvalho",
+    "age": "age: 34",
+    "job": "job: pastry chef",
+    "traits": "traits: [exact, quick to joke]",
+    "register": "register: wry",
+    "speech": "speech: Short sentences; jokes when it gets close.",
+    "defensiveness": "defensiveness: high",
+    "persona": "persona: {name: ..., age: 34, job: ..., traits: [..., ...], register: wry, speech: ..., defensiveness: high}",
+    "needs": "needs: [{axis: A, wants: ..., hurts: ..., asks: [..., ...]}, {axis: C, ...}, {axis: P, ...}]",
+    "axis": "axis: A",
+    "wants": "wants: To hear that it was a rotten thing to do.",
+    "hurts": "hurts: Being told that there will be other jobs.",
+    "asks": 'asks: ["Don\'t fix it. Just sit here a minute.", "..."]',
+    "iedr": 'iedr: {C.1: {level: 1, reason: "..."}, ...}  with ' + ", ".join(IEDR_ITEMS),
+    "level": "level: 2",
+    "reason": 'reason: "He has told nobody yet."',
+    "life": "life: {childhood: {event: ..., lines: [...]}, teens: ..., young_adult: ..., now: ...}",
+    "situation": "situation: {summary: ..., trigger: ...}",
+    "summary": "summary: Her father sold the bakery without telling her.",
+    "trigger": "trigger: A text on Friday said that the ovens were gone.",
+    "opening": 'opening: {say: "My dad sold the ovens on Tuesday.", about: the ovens he sold, kind: fact, feeling: betrayed}',
+    "beats": "beats: [{event: ..., lines: [...]}, ...]  with four entries",
+    "turning_point": "turning_point: {event: ..., lines: [...]}",
+    "ending": 'ending: {event: ..., says: ["...", "..."]}',
+    "event": "event: The buyer asked for the recipes too.",
+    "lines": 'lines: [{say: "...", about: the ovens he sold, kind: fact}]',
+    "say": 'say: "My dad sold the ovens on Tuesday."',
+    "says": 'says: ["I think I can call him now.", "..."]',
+    "about": "about: the ovens he sold",
+    "kind": "kind: fact",
+    "feeling": "feeling: betrayed",
+}
+
+
+def _explain(path: Path, error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"]) or "scenario"
+    field = next((str(part) for part in reversed(error["loc"]) if isinstance(part, str)), "")
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        message = "there is no such field"
+        example = "remove it, or correct its spelling"
+    else:
+        example = f"for example  {EXAMPLES[field]}" if field in EXAMPLES else ""
+    return f"{path}: {where}: {message}" + (f"; {example}" if example and "for example" not in message else "")
+
+
+@lru_cache(maxsize=1)
+def benchmark() -> dict[str, Scenario]:
+    """Return the hand-written benchmark scenarios by id, in the order of their ids."""
+    files = sorted((data_root() / "benchmark").glob("*.yaml"))
+    return {s.id: s for s in (load_scenario(f) for f in files)}
+
+
+def scenario_ids(split: str) -> list[str]:
+    """Return the ids of a split, in order.
+
+    Args:
+        split: "benchmark" (30, by hand), "train" (400) or "dev" (100), both generated.
+    """
+    if split == "benchmark":
+        return list(benchmark())
+    from echo_env.generator import SPLIT_SIZES  # the bank is read only when it is asked for
+
+    if split not in SPLIT_SIZES:
+        raise unknown_name("split", split, get_args(Split))
+    return [f"{split}-{i:04d}" for i in range(SPLIT_SIZES[split])]
+
+
+@lru_cache(maxsize=1024)
+def get_scenario(name: str) -> Scenario:
+    """Return a scenario by id, or from a YAML file where `name` is a path that ends in .yaml.
+
+    Raises:
+        ConfigError: No such scenario; the message gives the nearest id.
+        ScenarioError: The file does not hold a valid scenario.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return load_scenario(name)
+    split, _, number = name.rpartition("-")
+    if split in ("train", "dev"):
+        from echo_env.generator import generate
+
+        if number.isdigit() and name in scenario_ids(split):
+            return generate(split, int(number))
+    if name not in benchmark():
+        raise unknown_name("scenario", name, [*benchmark(), "train-0000", "dev-0000"])
+    return benchmark()[name]

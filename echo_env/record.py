@@ -1,0 +1,292 @@
+"""Episode files and run folders: append-only, readable after a kill at any moment, lifted from old versions.
+
+    RUNS/<policy>/run.json                      the run's header: enough to run it again
+    RUNS/<policy>/episodes/<episode id>.jsonl   one line for the header, one a turn, one for the outcome
+
+A line is written whole and flushed; a reader ignores a last line that was torn. Times stand in `run.json` only, so that
+two runs with one seed write the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from pydantic import ValidationError
+
+from echo_env.errors import RecordError
+from echo_env.types import SCHEMA_VERSION, Episode, EpisodeHeader, Outcome, Record, Turn
+from echo_env.version import VERSION
+
+
+class RunHeader(Record):
+    """What was run, and with what."""
+
+    schema_version: int = SCHEMA_VERSION
+    echo_env: str = VERSION
+    git_commit: str = ""
+    """Commit of the checkout the package runs from; empty where it is installed from a wheel."""
+    git_dirty: bool = False
+    python: str = ""
+    packages: dict[str, str] = {}
+    started: str = ""
+    """UTC, ISO 8601."""
+    config: dict[str, Any] = {}
+    """The resolved configuration."""
+    scenarios: dict[str, str] = {}
+    """Id -> digest."""
+
+
+def new_header(config: dict[str, Any], scenarios: dict[str, str]) -> RunHeader:
+    """Return a header for a run that starts now, in this installation."""
+    commit, dirty = _git()
+    return RunHeader(
+        git_commit=commit,
+        git_dirty=dirty,
+        python=platform.python_version(),
+        packages=_versions("numpy", "pydantic", "gymnasium", "wordllama", "torch", "transformers"),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        config=config,
+        scenarios=scenarios,
+    )
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _git() -> tuple[str, bool]:
+    here = Path(__file__).resolve().parent.parent
+    if not (here / ".git").exists():
+        return "", False
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+        status = subprocess.run(
+            ["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, check=True, timeout=10
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return "", False
+    return commit, bool(status.strip())
+
+
+class EpisodeWriter:
+    """Writes one episode file, line by line.
+
+    Args:
+        path: The file. It must not exist, unless `resumed` is given.
+        header: First line of a new file.
+        resumed: The episode already in the file; a torn last line is cut off and writing goes on behind it.
+    """
+
+    def __init__(self, path: Path, header: EpisodeHeader, resumed: Episode | None = None) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if resumed is None:
+                self._file: IO[str] = path.open("x", encoding="utf-8", newline="\n")
+                self._write("header", header)
+            else:
+                _cut_torn_line(path)
+                self._file = path.open("a", encoding="utf-8", newline="\n")
+        except FileExistsError:
+            raise RecordError(f"{path} exists already", "give --resume or --overwrite") from None
+        except OSError as e:
+            raise _disk_error(path, e) from None
+
+    def append(self, turn: Turn) -> None:
+        """Write one turn."""
+        self._write("turn", turn)
+
+    def finish(self, outcome: Outcome) -> None:
+        """Write the outcome and make sure that the file is on the disk."""
+        self._write("outcome", outcome)
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as e:
+            raise _disk_error(self.path, e) from None
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; an unfinished episode can be resumed."""
+        self._file.close()
+
+    def __enter__(self) -> EpisodeWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _write(self, kind: str, record: Record) -> None:
+        try:
+            self._file.write(f'{{"{kind}":{record.model_dump_json()}}}\n')
+            self._file.flush()
+        except OSError as e:
+            raise _disk_error(self.path, e) from None
+
+
+def _disk_error(path: Path, e: OSError) -> RecordError:
+    return RecordError(
+        f"{path} cannot be written: {e.strerror or e}", "free some space or choose another --out, then give --resume"
+    )
+
+
+def _cut_torn_line(path: Path) -> None:
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        with path.open("r+b") as f:
+            f.truncate(whole)
+
+
+def read_episode(path: Path) -> Episode:
+    """Read an episode file, finished or not.
+
+    Raises:
+        RecordError: The file is missing, holds no header, or a line other than a torn last one is malformed.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as e:
+        raise RecordError(f"{path} cannot be read: {e.strerror or e}") from None
+    records: list[dict[str, Any]] = []
+    for number, line in enumerate(lines[:-1], start=1):  # what stands behind the last line break was torn
+        try:
+            entry = json.loads(line)
+            if not isinstance(entry, dict) or len(entry) != 1:
+                raise ValueError("not one record")
+            records.append(entry)
+        except ValueError as e:
+            raise RecordError(f"{path}, line {number}: not an episode record: {e}") from None
+    if not records or "header" not in records[0]:
+        raise RecordError(f"{path}: an episode file starts with its header, this one does not")
+    return _assemble(path, _lift(path, records))
+
+
+def _assemble(path: Path, records: list[dict[str, Any]]) -> Episode:
+    try:
+        return Episode.model_validate(
+            {
+                "header": records[0]["header"],
+                "turns": [r["turn"] for r in records[1:] if "turn" in r],
+                "outcome": next((r["outcome"] for r in records if "outcome" in r), None),
+            }
+        )
+    except ValidationError as e:
+        first = e.errors()[0]
+        where = ".".join(str(p) for p in first["loc"])
+        raise RecordError(f"{path}: {where}: {first['msg']}", "was it written by a newer echo-env?") from None
+
+
+def _lift(path: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Bring records of an old schema version to the present one. There is only version 1 so far."""
+    found = records[0]["header"].get("schema_version")
+    if found != SCHEMA_VERSION:
+        raise RecordError(
+            f"{path}: schema version {found}, this echo-env reads 1 to {SCHEMA_VERSION}", "update echo-env to read it"
+        )
+    return records
+
+
+class RunFolder:
+    """One policy's run: RUNS/<policy>/.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return (self.path / "run.json").exists()
+
+    def create(self, header: RunHeader, *, resume: bool = False, overwrite: bool = False) -> RunHeader:
+        """Start a run, or go on with one.
+
+        Returns:
+            The header in force: the old one where the run is resumed.
+
+        Raises:
+            RecordError: A run is here and neither flag was given; or it was another run than the one to resume.
+        """
+        if self.exists and overwrite:
+            shutil.rmtree(self.path)
+        if self.exists:
+            if not resume:
+                raise RecordError(
+                    f"{self.path} holds a run already", "give --resume to go on with it, or --overwrite to lose it"
+                )
+            old = self.header()
+            changed = _differences(old, header)
+            if changed:
+                raise RecordError(
+                    f"{self.path} holds another run; different: {', '.join(changed)}", "use another --out"
+                )
+            return old
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            part = self.path / "run.json.part"
+            part.write_text(header.model_dump_json(indent=1) + "\n", encoding="utf-8")
+            part.replace(self.path / "run.json")
+        except OSError as e:
+            raise _disk_error(self.path, e) from None
+        return header
+
+    def header(self) -> RunHeader:
+        """Read the run's header."""
+        file = self.path / "run.json"
+        try:
+            return RunHeader.model_validate_json(file.read_text(encoding="utf-8"))
+        except OSError as e:
+            raise RecordError(f"{file} cannot be read: {e.strerror or e}") from None
+        except ValidationError as e:
+            raise RecordError(f"{file} is no run header: {e.errors()[0]['msg']}") from None
+
+    def episode_path(self, episode_id: str) -> Path:
+        """Where an episode is stored."""
+        return self.path / "episodes" / f"{episode_id}.jsonl"
+
+    def episodes(self) -> Iterator[Episode]:
+        """Read every episode, finished or not, in the order of their ids."""
+        for file in sorted((self.path / "episodes").glob("*.jsonl")):
+            yield read_episode(file)
+
+
+def _differences(old: RunHeader, new: RunHeader) -> list[str]:
+    changed = [k for k in sorted({*old.config, *new.config}) if old.config.get(k) != new.config.get(k)]
+    if old.scenarios != new.scenarios:
+        changed.append("scenarios")
+    if old.echo_env != new.echo_env:
+        changed.append(f"echo-env {old.echo_env} -> {new.echo_env}")
+    return changed
+
+
+def find_runs(root: Path) -> list[RunFolder]:
+    """Return the run folders in a folder, itself included, sorted by name.
+
+    Raises:
+        RecordError: There are none.
+    """
+    found = [RunFolder(f.parent) for f in sorted([*root.glob("run.json"), *root.glob("*/run.json")])]
+    if not found:
+        raise RecordError(f"{root} holds no run", "a run is made by  echo-env run --policy NAME --out DIR")
+    return found

@@ -1,0 +1,276 @@
+"""Reports: recorded runs, or a level file, as JSON, CSV, tables for the terminal and one HTML page.
+
+A report scores every episode anew from its recorded levels. What could not be scored is counted and shown, and is never
+a zero: unscored episodes, unfinished ones, unjudged turns.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import JsonValue
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from echo_env.epm import INDEX_NAMES, NullTurn, Scorer
+from echo_env.errors import ConfigError, EchoError, RecordError
+from echo_env.levels import LevelEpisode, read_level_file
+from echo_env.metrics import (
+    COMPOSITE_NAMES,
+    STATISTICS,
+    Comparison,
+    EpisodeScore,
+    ModelSummary,
+    compare,
+    leaderboard,
+    score_levels,
+)
+from echo_env.profiles import Need, data_root, get_scenario, read_yaml
+from echo_env.record import RunFolder, RunHeader, find_runs
+from echo_env.scorers import get_scorer
+from echo_env.significance import Interval
+from echo_env.types import AXES, Axis, End, EpmDelta, Episode, EpisodeHeader, Levels, Outcome, Record, Vector
+from echo_env.version import VERSION
+
+class Run(Record):
+    """What was run, as far as it may be shown: no folder of the machine it ran on."""
+
+    model: str
+    echo_env: str
+    git_commit: str
+    git_dirty: bool
+    python: str
+    started: str
+    packages: dict[str, str]
+    settings: dict[str, str]
+    """The resolved configuration, flattened."""
+    roles: dict[str, str]
+    """Ids of policy, judge, rubric, actor, director, recipe and scorer, as recorded."""
+
+
+class ModelReport(Record):
+    """One model: its scores, and what stands beside them."""
+
+    summary: ModelSummary
+    statuses: dict[str, int]
+    """All episodes by status, unscored and unfinished ones included."""
+    unfinished: int
+    """Episodes without an outcome: counted here, and in nothing else."""
+    turns: int
+    """Turns of all finished episodes."""
+    unjudged_turns: int
+    mean_return: float | None
+    """Mean over episodes of the sum of recorded turn rewards; None where none was recorded."""
+    mean_turns: float | None
+    mean_words: float | None
+    """Mean length of a reply, in words."""
+    failures: dict[str, int]
+    """Turns on which a role failed, by role and kind of error."""
+
+
+class Report(Record):
+    """Everything that tables, figures and pages are made from."""
+
+    kind: Literal["runs", "levels"]
+    source: str
+    """Name of the folder or file; no path."""
+    scorer: str
+    profile: str
+    runs: tuple[Run, ...]
+    models: tuple[ModelReport, ...]
+    """The highest total first, models without a scored episode last."""
+    comparisons: tuple[Comparison, ...]
+    """Each model against the next one down, where they share scored scenarios."""
+    cases: tuple[Case, ...]
+    anchors: dict[str, str] = {}
+    """What the rubric's anchors look like, by id."""
+
+
+def collect(root: Path, scorer: str | None = None, profile: str = "epm") -> Report:
+    """Read all runs in a folder and score their episodes anew.
+
+    Args:
+        root: A run folder, or a folder of them. A run's model is named by its folder.
+        scorer: Name or id of the scorer; None for the one that the episodes were recorded with.
+        profile: Weight profile of the composites.
+
+    Raises:
+        RecordError: There is no run, or a file of one cannot be read.
+        ConfigError: Scorer or profile is unknown, or the episodes were recorded with several scorers and none was named.
+    """
+    folders = find_runs(root)
+    names = [folder.path.resolve().name for folder in folders]
+    if len(set(names)) < len(names):
+        raise RecordError(f"two runs in {root} have the same name", "report on one of the folders, or rename one")
+    episodes = {name: list(folder.episodes()) for name, folder in zip(names, folders, strict=True)}
+    headers = [episode.header for found in episodes.values() for episode in found]
+    rules = get_scorer(scorer or _recorded_scorer(headers))
+    cases = [episode_case(name, episode, rules, profile) for name, found in episodes.items() for episode in found]
+    return Report(
+        kind="runs",
+        source=root.resolve().name,
+        scorer=rules.id,
+        profile=profile,
+        runs=tuple(_run(name, folder, episodes[name]) for name, folder in zip(names, folders, strict=True)),
+        models=_models(names, cases, rules, profile),
+        comparisons=_comparisons(cases, profile),
+        cases=tuple(cases),
+        anchors=_anchors({header.rubric for header in headers}),
+    )
+
+
+def level_report(path: Path, scorer: str = "strict", profile: str = "epm") -> Report:
+    """Report on a level file: the judges' levels of many episodes, without their words.
+
+    Raises:
+        RecordError: The file cannot be read, or does not hold what it must.
+        ConfigError: Scorer or profile is unknown.
+    """
+    rules = get_scorer(scorer)
+    numbers: Counter[tuple[str, str]] = Counter()
+    cases = []
+    for entry in read_level_file(path).episodes:
+        cases.append(level_case(entry, numbers[entry.model, entry.case], rules, profile))
+        numbers[entry.model, entry.case] += 1
+    return Report(
+        kind="levels",
+        source=path.name,
+        scorer=rules.id,
+        profile=profile,
+        runs=(),
+        models=_models([], cases, rules, profile),
+        comparisons=_comparisons(cases, profile),
+        cases=tuple(cases),
+    )
+
+
+def write_html(report: Report, path: Path) -> None:
+    """Write the report as one self-contained HTML page.
+
+    Raises:
+        MissingExtra: plotly or jinja2 is not installed.
+        RecordError: The page cannot be written.
+    """
+    from echo_env.page import render
+
+    text = render(report)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as e:
+        raise RecordError(f"{path} cannot be written: {e.strerror or e}", "choose another place for the page") from None
+
+
+def _recorded_scorer(headers: Iterable[EpisodeHeader]) -> str:
+    found = sorted({header.scorer for header in headers})
+    if len(found) > 1:
+        raise ConfigError(
+            f"the episodes were recorded with several scorers: {', '.join(found)}",
+            "name the one to score them all with, strict for example",
+        )
+    return found[0] if found else "strict"
+
+
+def _anchors(rubrics: Iterable[str]) -> dict[str, str]:
+    known = {file.stem: file for file in sorted((data_root() / "rubrics").glob("*.yaml"))}
+    found = [read_yaml(known[rubric])["anchors"] for rubric in sorted(rubrics) if rubric in known]
+    return {anchor["id"]: anchor["looks_like"] for anchors in found for anchor in anchors}
+
+
+def _run(model: str, folder: RunFolder, episodes: Sequence[Episode]) -> Run:
+    header: RunHeader = folder.header()
+    roles = ("policy", "actor", "director", "judge", "rubric", "recipe", "scorer")
+    recorded = {role: sorted({str(getattr(e.header, role)) for e in episodes}) for role in roles}
+    return Run(
+        model=model,
+        echo_env=header.echo_env,
+        git_commit=header.git_commit,
+        git_dirty=header.git_dirty,
+        python=header.python,
+        started=header.started,
+        packages=header.packages,
+        settings=dict(_flat(header.config)),
+        roles={role: without_folders(", ".join(ids)) for role, ids in recorded.items() if ids},
+    )
+
+
+def _flat(config: dict[str, JsonValue], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is not None and value != []:
+            yield f"{prefix}{key}", without_folders(str(value))
+
+
+def _models(names: Iterable[str], cases: Sequence[Case], scorer: Scorer, profile: str) -> tuple[ModelReport, ...]:
+    """Return one entry a model, those without a finished episode included."""
+    summaries = leaderboard([case.score for case in cases if case.score], profile=profile)
+    ranked = {summary.model for summary in summaries}
+    bare = [name for name in names if name not in ranked]
+    return tuple(
+        _model(summary, [case for case in cases if case.model == summary.model])
+        for summary in (*summaries, *(_no_episodes(name, scorer) for name in bare))
+    )
+
+
+def _no_episodes(model: str, scorer: Scorer) -> ModelSummary:
+    return ModelSummary(
+        model=model,
+        scorer=scorer.id,
+        n=0,
+        scored=0,
+        unscored=0,
+        successes=0,
+        success_rate=None,
+        ends={},
+        indices=None,
+        composite=None,
+        intervals={},
+    )
+
+
+def _model(summary: ModelSummary, cases: Sequence[Case]) -> ModelReport:
+    finished = [case for case in cases if case.score]
+    turns = [turn for case in finished if case.record for turn in case.record.turns]
+    counts = Counter(case.status for case in cases)
+    failed = Counter(_failure_kind(t.failure) for c in cases if c.record for t in c.record.turns if t.failure)
+    return ModelReport(
+        summary=summary,
+        statuses={status: counts[status] for status in STATUSES if counts[status]},
+        unfinished=len(cases) - len(finished),
+        turns=sum(len(case.levels) for case in finished),
+        unjudged_turns=sum(levels is None for case in finished for levels in case.levels),
+        mean_return=mean([case.total_reward for case in finished if case.total_reward is not None]),
+        mean_turns=mean([len(case.levels) for case in finished]),
+        mean_words=mean([word_count(turn.reply) for turn in turns]),
+        failures=dict(sorted(failed.items())),
+    )
+
+
+def _failure_kind(failure: str) -> str:
+    """Return role and kind of error: "judge: TimeoutError" from "judge: TimeoutError: no answer within 60 s"."""
+    return without_folders(": ".join(failure.split(": ")[:2]))
+
+
+def _comparisons(cases: Sequence[Case], profile: str) -> tuple[Comparison, ...]:
+    scores = [case.score for case in cases if case.score and case.score.scored]
+    order = [summary.model for summary in leaderboard(scores, profile=profile, draws=0)]
+    found = []
+    for upper, lower in pairwise(order):
+        a, b = ([score for score in scores if score.model == model] for model in (upper, lower))
+        if {score.scenario for score in a} & {score.scenario for score in b}:
+            found.append(compare(a, b, profile=profile))
+    return tuple(found)
+
+

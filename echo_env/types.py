@@ -1,0 +1,197 @@
+"""Every record that crosses a border: between roles, to disk, to a user of the package.
+
+Records are frozen pydantic models that forbid unknown fields and survive a JSON round trip unchanged. Axes always come
+in the order C, A, P: cognitive restructuring, affective resonance, proactive empowerment (Echo-N1 section 4.3.2).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+SCHEMA_VERSION = 1
+"""Version of the episode file's format. A change that old readers cannot follow raises it, with a lift in `record`."""
+
+Axis = Literal["C", "A", "P"]
+AXES: tuple[Axis, Axis, Axis] = ("C", "A", "P")
+
+Vector = tuple[float, float, float]
+"""A point or a move in EPM space, in points, ordered C, A, P."""
+
+End = Literal[
+    "success",  # the scorer's success rule
+    "collapse",  # five turns of regress in a row
+    "stagnation",  # no movement and a negative trend
+    "oscillation",  # `official` only: twelve points that lead nowhere
+    "patience",  # the person's turn limit, part of the task
+    "director",  # the director ended the conversation
+    "budget",  # truncated: the caller's own turn or token limit
+    "unjudged",  # truncated: three turns in a row without a judgement
+    "unreachable",  # truncated: the actor or the director gave no answer
+]
+TRUNCATIONS: frozenset[str] = frozenset({"budget", "unjudged", "unreachable"})
+
+Function = Literal[
+    "reveal_fragment",
+    "observe_and_wait",
+    "continue_naturally",
+    "reveal_memory",
+    "adjust_empathy_strategy",
+    "introduce_turning_point",
+    "end_conversation",
+]
+
+
+class Record(BaseModel):
+    """Root of every stored record: frozen, no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Levels(NamedTuple):
+    """One turn's six judged levels.
+
+    Prog levels are 0, 1 or 2; Neg levels are 0, -1 or -2 (EMPA's MDEP-PR, which Echo-N1 section 4.3.2 describes).
+    """
+
+    c_prog: int = 0
+    c_neg: int = 0
+    a_prog: int = 0
+    a_neg: int = 0
+    p_prog: int = 0
+    p_neg: int = 0
+
+
+class Message(Record):
+    """One utterance of the conversation, as both sides saw it."""
+
+    role: Literal["user", "companion"]
+    text: str
+
+
+class Evidence(Record):
+    """One finding of a judge in a reply."""
+
+    axis: Axis
+    direction: Literal["prog", "neg"]
+    level: int
+    """1 or 2 for prog, -1 or -2 for neg."""
+    anchor: str
+    """Id of the rubric's behavioural anchor."""
+    quote: str
+    """The words of the reply that show it, verbatim; empty only where the reply itself is empty."""
+    item: str = ""
+    """Id of the thing in the profile that was served, where there is one."""
+    reason: str = ""
+
+
+class Judgement(Record):
+    """What a judge found in one reply: evidence first, levels from it.
+
+    A judge that could not judge returns None in place of a Judgement; there is no all-zero stand-in.
+    """
+
+    levels: Levels
+    evidence: tuple[Evidence, ...] = ()
+    judge: str
+    """Id of the judge, with its version."""
+    note: str = ""
+
+
+class Direction(Record):
+    """The director's function call for one turn (Echo-N1 section 4.3.2)."""
+
+    function: Function
+    argument: str = ""
+    """Beat index, memory stage or axis, by function; empty where it takes none."""
+    words: str = ""
+    """The stage direction in words. These and `lines` are all that the actor gets of it."""
+    lines: tuple[str, ...] = ()
+    """Ids of the lines that the story offers now, most wanted first."""
+    reason: str = ""
+    """Why, for the record. Never shown to the actor."""
+
+
+class EpmDelta(Record):
+    """What one turn did to the EPM state."""
+
+    position: Vector
+    """State after the turn, in points."""
+    delta: Vector
+    """The action vector v of the turn, in points, before any saturation."""
+    work: float
+    """Energy of this turn, in points: v.v* for `official`, norm(P_{t-1}) - norm(P_t) for `strict`."""
+    energy: float
+    """Sum of work up to this turn."""
+    distance: float
+    """norm(P), in points."""
+    cos: float
+    """Cosine between v and the healing direction, 0 where v is 0."""
+    healed: bool
+    """Whether the scorer's success condition holds at this point, its minimum turn aside."""
+
+
+class Turn(Record):
+    """One exchange: the user's message, the reply, and what everyone made of it."""
+
+    index: int
+    """1 for the first."""
+    user: str
+    reply: str
+    """The policy's words as the user saw them, thinking removed."""
+    raw_reply: str | None = None
+    """The policy's full output, only where it differs from `reply`."""
+    judgement: Judgement | None
+    epm: EpmDelta | None
+    """None where the turn was not judged."""
+    direction: Direction | None
+    """The director's call after this reply; None on the turn that ended the conversation."""
+    reward: float | None
+    """None where the turn was not judged."""
+    reward_parts: dict[str, float] = {}
+    failure: str = ""
+    """Why there is no judgement, direction or next message; empty where all went well."""
+
+
+class Outcome(Record):
+    """How an episode ended."""
+
+    end: End
+    turns: int
+    closing: str = ""
+    """The user's last words, after the last reply."""
+    policy_seconds: float | None = None
+
+
+class EpisodeHeader(Record):
+    """Enough to play the episode again."""
+
+    schema_version: int = SCHEMA_VERSION
+    episode_id: str
+    scenario: str
+    scenario_hash: str
+    """First 16 hex digits of the SHA-256 of the scenario's canonical JSON."""
+    split: str
+    language: str
+    domain: str
+    p0: Vector
+    policy: str
+    judge: str
+    rubric: str
+    scorer: str
+    recipe: str
+    actor: str
+    director: str
+    seed: int
+    max_turns: int
+    echo_env: str
+    """Version of the package."""
+
+
+class Episode(Record):
+    """A whole recorded conversation; `outcome` is None while it is unfinished."""
+
+    header: EpisodeHeader
+    turns: tuple[Turn, ...] = ()
+    outcome: Outcome | None = None

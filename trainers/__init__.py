@@ -1,0 +1,1 @@
+"""Training entry points and their maths. torch lives here."""
