@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from echo_env.epm import NullTurn, Scorer
+from echo_env.epm import INDEX_NAMES, NullTurn, Scorer
 from echo_env.errors import EchoError
 from echo_env.levels import LevelEpisode
 from echo_env.metrics import EpisodeScore, score_levels
 from echo_env.profiles import Need, get_scenario
-from echo_env.types import AXES, Axis, End, EpmDelta, Episode, EpisodeHeader, Levels, Outcome, Record, Vector
+from echo_env.types import AXES, Axis, End, Episode, EpisodeHeader, EpmDelta, Levels, Outcome, Record, Vector
 
 Status = End | Literal["none", "unscored", "unfinished"]
 Group = Literal["success", "failure", "cut", "open"]
@@ -42,6 +42,11 @@ STATUSES: dict[Status, Sign] = {
     "unfinished": Sign("unfinished", "cut"),
 }
 """Every status of a case, in the order in which reports show them."""
+
+INDEX_LABELS: dict[str, str] = dict(
+    zip(INDEX_NAMES, ("RDI", "E_total", "S_net", "rho", "s_proj", "tau", "R_pos", "Align", "R_pen"), strict=True)
+)
+"""The papers' names of the nine indices."""
 
 NOT_THE_SCORERS: frozenset[End] = frozenset({"director", "budget", "unjudged", "unreachable"})
 """Ends that no replay of levels can find: they are taken from the record, where the scorer's own rules are silent."""
@@ -196,7 +201,7 @@ def _person(header: EpisodeHeader) -> Person | None:
 
 def word_count(text: str) -> int:
     """Count words; a Chinese character counts as one."""
-    return len(re.findall(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+(?:['’\-][^\W\u3400-\u9fff]+)*", text))
+    return len(re.findall(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+(?:['\u2019\-][^\W\u3400-\u9fff]+)*", text))
 
 
 def without_folders(text: str) -> str:

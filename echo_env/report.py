@@ -8,40 +8,26 @@ from __future__ import annotations
 
 import csv
 import io
-import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import JsonValue
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from echo_env.epm import INDEX_NAMES, NullTurn, Scorer
-from echo_env.errors import ConfigError, EchoError, RecordError
-from echo_env.levels import LevelEpisode, read_level_file
-from echo_env.metrics import (
-    COMPOSITE_NAMES,
-    STATISTICS,
-    Comparison,
-    EpisodeScore,
-    ModelSummary,
-    compare,
-    leaderboard,
-    score_levels,
-)
-from echo_env.profiles import Need, data_root, get_scenario, read_yaml
+from echo_env.cases import STATUSES, Case, episode_case, level_case, mean, without_folders, word_count
+from echo_env.epm import INDEX_NAMES, Scorer
+from echo_env.errors import ConfigError, RecordError
+from echo_env.levels import read_level_file
+from echo_env.metrics import COMPOSITE_NAMES, STATISTICS, Comparison, ModelSummary, compare, leaderboard
+from echo_env.profiles import data_root, read_yaml
 from echo_env.record import RunFolder, RunHeader, find_runs
 from echo_env.scorers import get_scorer
-from echo_env.significance import Interval
-from echo_env.types import AXES, Axis, End, EpmDelta, Episode, EpisodeHeader, Levels, Outcome, Record, Vector
+from echo_env.types import Episode, EpisodeHeader, Record
 from echo_env.version import VERSION
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
 
 class Run(Record):
     """What was run, as far as it may be shown: no folder of the machine it ran on."""
@@ -93,7 +79,7 @@ class Report(Record):
     comparisons: tuple[Comparison, ...]
     """Each model against the next one down, where they share scored scenarios."""
     cases: tuple[Case, ...]
-    anchors: dict[str, str] = {}
+    anchors: dict[str, str]
     """What the rubric's anchors look like, by id."""
 
 
@@ -107,7 +93,7 @@ def collect(root: Path, scorer: str | None = None, profile: str = "epm") -> Repo
 
     Raises:
         RecordError: There is no run, or a file of one cannot be read.
-        ConfigError: Scorer or profile is unknown, or the episodes were recorded with several scorers and none was named.
+        ConfigError: Scorer or profile is unknown, or none was named and the episodes were recorded with several.
     """
     folders = find_runs(root)
     names = [folder.path.resolve().name for folder in folders]
@@ -152,7 +138,51 @@ def level_report(path: Path, scorer: str = "strict", profile: str = "epm") -> Re
         models=_models([], cases, rules, profile),
         comparisons=_comparisons(cases, profile),
         cases=tuple(cases),
+        anchors={},
     )
+
+
+def to_json(report: Report) -> dict[str, object]:
+    """Return the report as plain data, ready for `json.dumps`: models, comparisons, episodes, runs.
+
+    Rates are shares within 0..1, indices and composites in points of 100; None where there is nothing to show.
+    """
+    return {
+        "echo_env": VERSION,
+        "kind": report.kind,
+        "source": report.source,
+        "scorer": report.scorer,
+        "profile": report.profile,
+        "models": [_model_row(model) for model in report.models],
+        "comparisons": [comparison.model_dump() for comparison in report.comparisons],
+        "episodes": [_case_row(case) for case in report.cases],
+        "runs": [run.model_dump() for run in report.runs],
+    }
+
+
+def to_csv(report: Report) -> str:
+    """Return one row a model, confidence bounds last; an empty cell is a missing value."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    counts = ("n", "scored", "unscored", "unfinished", "successes", "turns", "unjudged_turns")
+    means = ("mean_return", "mean_turns", "mean_words")
+    bounds = [f"{name}_{bound}" for name in STATISTICS for bound in ("low", "high")]
+    writer.writerow(["model", "scorer", "profile", *counts, *STATISTICS, *means, *bounds])
+    for model in report.models:
+        summary = model.summary
+        row = _model_row(model) | (summary.indices.model_dump() if summary.indices else {})
+        limits = {name: (interval.low, interval.high) for name, interval in summary.intervals.items()}
+        cells = [row.get(name) for name in (*counts, *STATISTICS, *means)]
+        ends = [x for name in STATISTICS for x in limits.get(name, (None, None))]
+        writer.writerow([summary.model, report.scorer, report.profile, *cells, *ends])
+    return out.getvalue()
+
+
+def terminal(report: Report, console: Console) -> None:
+    """Print the report as tables; plain text where the console is no terminal."""
+    from echo_env.tables import print_tables
+
+    print_tables(report, console)
 
 
 def write_html(report: Report, path: Path) -> None:
@@ -205,7 +235,7 @@ def _run(model: str, folder: RunFolder, episodes: Sequence[Episode]) -> Run:
     )
 
 
-def _flat(config: dict[str, JsonValue], prefix: str = "") -> Iterable[tuple[str, str]]:
+def _flat(config: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
     for key, value in config.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
@@ -274,3 +304,43 @@ def _comparisons(cases: Sequence[Case], profile: str) -> tuple[Comparison, ...]:
     return tuple(found)
 
 
+def _model_row(model: ModelReport) -> dict[str, object]:
+    summary = model.summary
+    composite = summary.composite.model_dump() if summary.composite else {}
+    return {
+        "model": summary.model,
+        "n": summary.n,
+        "scored": summary.scored,
+        "unscored": summary.unscored,
+        "unfinished": model.unfinished,
+        "successes": summary.successes,
+        "success_rate": summary.success_rate,
+        **{name: composite.get(name) for name in reversed(COMPOSITE_NAMES)},
+        "indices": summary.indices.model_dump() if summary.indices else dict.fromkeys(INDEX_NAMES),
+        "intervals": {name: interval.model_dump() for name, interval in summary.intervals.items()},
+        "ends": model.statuses,
+        "mean_return": model.mean_return,
+        "mean_turns": model.mean_turns,
+        "mean_words": model.mean_words,
+        "turns": model.turns,
+        "unjudged_turns": model.unjudged_turns,
+        "failures": model.failures,
+    }
+
+
+def _case_row(case: Case) -> dict[str, object]:
+    score = case.score
+    return {
+        "model": case.model,
+        "scenario": case.scenario,
+        "episode": case.episode,
+        "domain": case.domain,
+        "dominant": case.dominant,
+        "status": case.status,
+        "turns": len(case.levels),
+        "unjudged_turns": sum(levels is None for levels in case.levels),
+        "epm_q": score.composite.epm_q if score and score.composite else None,
+        "indices": score.indices.model_dump() if score and score.indices else None,
+        "return": case.total_reward,
+        "mean_words": case.mean_words,
+    }

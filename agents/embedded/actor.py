@@ -47,8 +47,8 @@ class _Heart:
     trust: float
     told: dict[str, Line] = field(default_factory=dict)
     hinted: set[str] = field(default_factory=set)
-    met: set[str] = field(default_factory=set)
-    """Feelings of theirs that were understood."""
+    unheard: dict[str, None] = field(default_factory=dict)
+    """Ids of told lines that no reply has taken up warmly, oldest first: what a person comes back to."""
 
 
 class EmbeddedActor:
@@ -67,6 +67,7 @@ class EmbeddedActor:
         self._companion: set[str] = set()
         self._used: dict[str, list[str]] = {}
         self._last = ""
+        self._dwelt = 0
 
     async def speak(self, view: ActorView) -> str:
         """Return the next message."""
@@ -75,8 +76,7 @@ class EmbeddedActor:
             self._heart = _first_heart(profile)
         if not view.history:
             opening = dict(profile.lines)["opening"]
-            self._heart.told["opening"] = opening
-            return self._say([opening.say])
+            return self._say([self._tell(self._heart, "opening", opening)])
         reply = view.history[-1].reply
         appraisal = self._take_in(profile, reply)
         return self._say(self._compose(view, self._heart, appraisal))
@@ -95,7 +95,10 @@ class EmbeddedActor:
             language=profile.language,
         )
         _move(heart, profile, appraisal)
-        heart.met |= read(reply[:4000], profile.language).feelings
+        if appraisal.warmth > 0:
+            taken_up = read(reply[:4000], profile.language).content
+            for item in [i for i in heart.unheard if len(taken_up & _content_of(profile, i)) >= 2]:
+                del heart.unheard[item]
         self._companion.update(s.lower() for s in split_sentences(reply[:4000]))
         return appraisal
 
@@ -117,10 +120,13 @@ class EmbeddedActor:
         lines = [] if holds_back else self._next_lines(view, heart, 2 if heart.trust > 0.3 and a.warmth > 0.3 else 1)
         if not lines:
             return [*parts, self._dwell(profile, heart)]
-        for item, line in lines:
-            heart.told[item] = line
         lead = [self._pick(profile, "lead")] if cue.act == "tell" and len(lines) == 1 and not parts[0] else []
-        return [*parts, *lead, *(line.say for _, line in lines)]
+        return [*parts, *lead, *(self._tell(heart, item, line) for item, line in lines)]
+
+    def _tell(self, heart: _Heart, item: str, line: Line) -> str:
+        heart.told[item] = line
+        heart.unheard[item] = None
+        return line.say
 
     def _reaction(self, profile: ActorProfile, heart: _Heart, a: Appraisal) -> str:
         quiet = {"heard": 0.45, "asked": 0.6, "hollow": 0.3, "understood": 0.2}.get(a.kind, 0.0)
@@ -155,13 +161,19 @@ class EmbeddedActor:
             return []
         if heart.trust < NEEDS_TRUST[chapter_of(item)] - 0.15:
             return [self._pick(profile, "dodge")]
-        heart.told[item] = line
-        return [line.say]
+        return [self._tell(heart, item, line)]
 
     def _dwell(self, profile: ActorProfile, heart: _Heart) -> str:
-        abouts = [line.about for line in heart.told.values()]
-        kind = "settled" if heart.tension < 0.3 and len(heart.told) > len(profile.lines) * 0.7 else "dwell"
-        return self._pick(profile, kind, about=_own(self._random.choice(abouts)))
+        """Come back to what nobody took up; where all was, to anything that was told."""
+        open_ones = [heart.told[i].about for i in heart.unheard] if heart.trust > 0.3 else []
+        about = (
+            open_ones[self._dwelt % len(open_ones)]
+            if open_ones
+            else self._random.choice(list(heart.told.values())).about
+        )
+        self._dwelt += 1
+        calm = heart.tension < 0.3 and not open_ones
+        return self._pick(profile, "settled" if calm else "dwell", about=_own(about))
 
     def _closing(self, profile: ActorProfile) -> str:
         return self._random.choice(profile.closing)
@@ -234,6 +246,10 @@ def _relations(profile: ActorProfile) -> frozenset[str]:
 @lru_cache(maxsize=1024)
 def _contents(profile: ActorProfile) -> tuple[tuple[str, Line, frozenset[str]], ...]:
     return tuple((i, line, read(line.say, profile.language).content) for i, line in profile.lines)
+
+
+def _content_of(profile: ActorProfile, item: str) -> frozenset[str]:
+    return next(content for i, _, content in _contents(profile) if i == item)
 
 
 def _best_match(profile: ActorProfile, question: Reading) -> tuple[str, Line] | None:

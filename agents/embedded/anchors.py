@@ -2,7 +2,7 @@
 
 Echo-N1 section 4.3.2: first evidence, then behavioural anchors, then numbers by fixed rules. The anchors are data
 (`sim_profiles/rubrics/`). Which act a sentence performs is told by a ridge regression from its static vector and the
-anchors' cues, fitted at load on the rubric's own examples.
+anchors' cues, fitted at load on the rubric's own examples: the vector of all its words, of its opening and of its close.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from echo_env.errors import ScenarioError
 from echo_env.profiles import data_root, read_yaml
 from echo_env.types import Axis, Record
 
-SHOWN = 0.36
-"""Least score for an act to be shown by a sentence: 1 is the examples' own, 0 that of other sentences."""
+SHOWN = 0.17
+"""Least score for a good act to be shown: 1 is the score of its examples, 0 that of other sentences. Low, since such an
+act counts only where it meets a thing of its kind. On phrases by another hand (benchmarks/acts.py): 6 of 10 found, 15 of
+100 others taken for it."""
+SHOWN_ADVICE = 0.4
+"""The same for advice, which can count against a reply."""
 SHOWN_HARM = 0.55
 """The same for a negative act none of whose cues occurs: doubt speaks for the reply."""
 CUE_WEIGHT = 0.5
 """Size of a cue among the features, beside a vector of length 1."""
-RIDGE = 1.5
+RIDGE = 3.0
 
 
 class Anchor(Record):
@@ -81,7 +85,7 @@ class Reader:
     acts: tuple[Anchor, ...]
     cues: tuple[re.Pattern[str] | None, ...]
     weights: Vec
-    """Shape (256 + acts + 1, acts)."""
+    """Shape (features, acts)."""
 
     def shown(self, text: str, blanked: list[str]) -> dict[str, float]:
         """Return the acts that a sentence shows, with their scores.
@@ -97,15 +101,24 @@ class Reader:
         scores = features @ self.weights
         found = {}
         for anchor, score, cue in zip(self.acts, scores.tolist(), cued, strict=True):
-            if score >= (SHOWN if anchor.level > 0 or cue else SHOWN_HARM):
+            if score >= _threshold(anchor, cue):
                 found[anchor.id] = score
         return found
 
     def _features(self, text: str, kept: list[str]) -> tuple[Vec, list[bool]]:
         lowered = text.replace("’", "'").lower()
         cued = [cue is not None and cue.search(lowered) is not None for cue in self.cues]
-        tail = [CUE_WEIGHT if c else 0.0 for c in cued] + [CUE_WEIGHT if text.rstrip().endswith("?") else 0.0, 0.3]
-        return np.concatenate([encoder().encode(kept), np.array(tail, dtype=np.float32)]), cued
+        tail = [CUE_WEIGHT if c else 0.0 for c in cued]
+        tail += [0.5 if text.rstrip().endswith("?") else 0.0, 0.3 if "you" in kept else 0.0, 0.3]
+        encode = encoder().encode
+        parts = [encode(kept), 0.7 * encode(kept[:3]), 0.5 * encode(kept[-4:]), np.array(tail, dtype=np.float32)]
+        return np.concatenate(parts), cued
+
+
+def _threshold(anchor: Anchor, cued: bool) -> float:
+    if anchor.id == "P.prog.1.advises":
+        return SHOWN if cued else SHOWN_ADVICE
+    return SHOWN if anchor.level > 0 or cued else SHOWN_HARM
 
 
 @lru_cache(maxsize=8)

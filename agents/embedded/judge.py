@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from echo_env.agents.embedded.anchors import Anchor, anchors_of, reader
 from echo_env.agents.embedded.language import Reading, Sentence, encoder, lexicon, read
@@ -35,6 +34,29 @@ _ASKS = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A sentence of the reply, with what it does and what it is about."""
+
+    sentence: Sentence
+    acts: dict[str, float]
+    """Anchors of the acts that it shows, with scores."""
+    own: list[int]
+    """Told things that it refers to itself, closest first."""
+    near: list[int]
+    """The same, or those of the nearest sentence where it refers to none itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """Something good done for a thing."""
+
+    anchor: str
+    quote: str
+    thing: int
+    reason: str
+
+
 @dataclass(slots=True)
 class _Bench:
     """Findings on one reply while they are gathered."""
@@ -47,6 +69,8 @@ class _Bench:
     """Whether the person's newest message asked for advice."""
     links: list[tuple[frozenset[int], int]] = field(default_factory=list)
     """What the reply ties together: (things spoken of, one from another chapter and turn, not tied before)."""
+    offers: list[_Offer] = field(default_factory=list)
+    settled: set[tuple[int, Axis]] = field(default_factory=set)
     found: list[Evidence] = field(default_factory=list)
 
     def add(self, anchor: str, quote: str, item: str = "", reason: str = "") -> None:
@@ -63,10 +87,9 @@ class _Bench:
             )
         )
 
-    def credit(self, anchor: str, sentence: Sentence, i: int, axis: Axis, reason: str = "") -> None:
-        """Add positive evidence and book the thing it served."""
-        self.ledger.serve(i, axis)
-        self.add(anchor, sentence.text, self.ledger.story.things[i].id, reason)
+    def offer(self, anchor: str, said: _Said, thing: int, reason: str = "") -> None:
+        """Note that a sentence serves a thing; `_settle` decides what counts."""
+        self.offers.append(_Offer(anchor, said.sentence.text, thing, reason))
 
     @property
     def first(self) -> Axis:
@@ -171,30 +194,25 @@ def _judge_form(bench: _Bench, reply: str, note: str) -> None:
 def _judge_sentences(bench: _Bench, reading: Reading, skeletons: list[list[str]]) -> None:
     ledger = bench.ledger
     grounds = [ledger.refers_to(s) for s in reading.sentences]
-    grounded = any(grounds)
-    many_feelings = len(reading.feelings) >= 3
-    worn: list[Sentence] = []
     used = [ledger.repeats(s, skeleton) for s, skeleton in zip(reading.sentences, skeletons, strict=True)]
-    for sentence, own, again in zip(reading.sentences, grounds, used, strict=True):
-        if not again and not ledger.copied(sentence):
-            _find_links(bench, sentence, own)
+    grounded = any(grounds)
+    lists_feelings = len(reading.feelings) >= 3
+    worn: list[Sentence] = []
     for k, (sentence, again) in enumerate(zip(reading.sentences, used, strict=True)):
         acts = reader(bench.rubric_id).shown(sentence.text, skeletons[k])
         _find_harm(bench, sentence, acts, grounded)
         if again >= 2 or (again and len(sentence.words) >= 5 and sentence.words in ledger.said):
             bench.add("A.neg.2.repeats", sentence.text, reason=f"said in {again} earlier turns")
-            continue
-        if ledger.copied(sentence):
+        elif ledger.copied(sentence):
             bench.add("C.neg.1.parrots", sentence.text)
-            continue
-        if again or _harmful(bench, sentence):
-            continue
-        near = grounds[k] or next((g for g in (*grounds[:k][::-1], *grounds[k + 1 :]) if g), [])
-        if not _find_progress(bench, sentence, acts, grounds[k], near, many_feelings) and any(
-            map(ledger.worn, grounds[k])
-        ):
-            worn.append(sentence)
-    _judge_whole(bench, reading, grounded, many_feelings, worn)
+        elif not again and not _harmful(bench, sentence):
+            near = grounds[k] or next((g for g in (*grounds[:k][::-1], *grounds[k + 1 :]) if g), [])
+            said = _Said(sentence, acts, grounds[k], near)
+            _find_links(bench, said, skeletons[k])
+            if not _find_progress(bench, said, lists_feelings) and any(map(ledger.worn, grounds[k])):
+                worn.append(sentence)
+    _settle(bench)
+    _judge_whole(bench, reading, grounded, lists_feelings, worn)
 
 
 def _harmful(bench: _Bench, sentence: Sentence) -> bool:
@@ -247,71 +265,121 @@ def _find_hurt(bench: _Bench, sentence: Sentence) -> None:
             bench.add(anchor, sentence.text, reason="says what hurts this person")
 
 
-def _find_progress(
-    bench: _Bench, sentence: Sentence, acts: dict[str, float], own: list[int], near: list[int], many: bool
-) -> bool:
-    """Add the positive evidence of one sentence; tell whether there was any.
-
-    Args:
-        bench: Findings so far.
-        sentence: The sentence.
-        acts: What it does.
-        own: Told things that the sentence itself refers to.
-        near: The same, or those of the nearest sentence where it refers to none itself.
-        many: Whether the reply lists feelings; then none of them counts.
-    """
-    before = len(bench.found)
-    if not many:
-        _find_feeling(bench, sentence, acts, own, near)
-    _find_empowerment(bench, sentence, acts, near)
-    _find_view(bench, sentence, acts, own, near)
-    return any(e.level > 0 for e in bench.found[before:])
+def _find_progress(bench: _Bench, said: _Said, lists_feelings: bool) -> bool:
+    """Note what good a sentence does; tell whether there was anything."""
+    before = len(bench.offers)
+    if not lists_feelings:
+        _find_feeling(bench, said)
+    _find_empowerment(bench, said)
+    _find_view(bench, said)
+    return len(bench.offers) > before
 
 
-def _find_feeling(bench: _Bench, sentence: Sentence, acts: dict[str, float], own: list[int], near: list[int]) -> None:
+def _find_feeling(bench: _Bench, said: _Said) -> None:
     ledger, things = bench.ledger, bench.ledger.story.things
-    about = [i for i in near if things[i].feeling]
-    if not near:
-        about = [i for i in sorted(ledger.fresh) if things[i].feeling]
-    if sentence.feelings:
-        exact = [i for i in about if things[i].feeling in sentence.feelings]
-        close = [i for i in about if CLUSTER_OF[str(things[i].feeling)] in {CLUSTER_OF[f] for f in sentence.feelings}]
-        for i in exact:
-            if ledger.open_on(i, "A"):
-                unspoken = things[i].shown and bool(near)
-                anchor = (
-                    "A.prog.2.unspoken" if unspoken else "A.prog.2.deepens" if _tied(bench, i) else "A.prog.1.names"
-                )
-                return bench.credit(anchor, sentence, i, "A")
+    about = [i for i in said.near or sorted(ledger.fresh) if things[i].feeling]
+    if said.sentence.feelings:
+        clusters = {CLUSTER_OF[f] for f in said.sentence.feelings}
+        close = [i for i in about if CLUSTER_OF[str(things[i].feeling)] in clusters]
         for i in close:
-            if ledger.open_on(i, "A"):
-                return bench.credit("A.prog.1.names", sentence, i, "A", "near, not exact")
-        if about and not close and not sentence.question:
-            bench.add("A.neg.1.mismatch", sentence.text, reason=f"what shows is {things[about[0]].feeling}")
-        for i in (exact or close)[:1]:
-            ledger.serve(i, "A")
-    elif "A.prog.1.validates" in acts:
+            if things[i].feeling not in said.sentence.feelings:
+                bench.offer("A.prog.1.names", said, i, "near, not exact")
+            elif things[i].shown and said.near:
+                bench.offer("A.prog.2.unspoken", said, i)
+            else:
+                bench.offer("A.prog.1.names", said, i)
+        if about and not close and not said.sentence.question:
+            bench.add("A.neg.1.mismatch", said.sentence.text, reason=f"what shows is {things[about[0]].feeling}")
+    elif "A.prog.1.validates" in said.acts:
         for i in about:
-            if ledger.open_on(i, "A"):
-                anchor = "A.prog.2.deepens" if _tied(bench, i) else "A.prog.1.validates"
-                return bench.credit(anchor, sentence, i, "A")
-    for i in own:
-        if things[i].kind == "need" and things[i].axis == "A" and ledger.open_on(i, "A"):
-            return bench.credit("A.prog.1.validates", sentence, i, "A", "takes up what they need")
+            bench.offer("A.prog.1.validates", said, i)
+    for i in said.own:
+        if things[i].kind == "need" and things[i].axis == "A":
+            bench.offer("A.prog.1.validates", said, i, "takes up what they need")
+
+
+def _find_empowerment(bench: _Bench, said: _Said) -> None:
+    things = bench.ledger.story.things
+    able = [i for i in said.near if things[i].axis == "P"]
+    if "P.prog.1.advises" in said.acts and said.acts["P.prog.1.advises"] >= max(said.acts.values()):
+        return _judge_advice(bench, said, able)
+    for i in able:
+        wish = things[i].kind == "wish"
+        if wish and "P.prog.2.empowers" in said.acts:
+            if bench.heard:
+                bench.offer("P.prog.2.empowers", said, i)
+            else:
+                bench.offer("P.prog.1.affirms", said, i, "a step before being heard")
+        elif "P.prog.1.affirms" in said.acts or wish or things[i].kind == "need":
+            bench.offer("P.prog.1.affirms", said, i)
     return None
 
 
-def _find_links(bench: _Bench, sentence: Sentence, own: list[int]) -> None:
-    """Note where a sentence ties something told earlier, in another chapter, to the rest of what it refers to."""
-    ledger, things = bench.ledger, bench.ledger.story.things
-    if len(own) < 2 or not _link_words(bench.rubric_id).search(sentence.text.replace("’", "'").lower()):
+def _judge_advice(bench: _Bench, said: _Said, able: list[int]) -> None:
+    """Judge advice: welcome where it was asked for, or to a P-first person who has been heard; else it rushes."""
+    if (bench.asked or bench.first == "P") and bench.heard:
+        for i in able:
+            bench.offer("P.prog.1.advises", said, i)
         return
-    newest = max(own, key=lambda i: ledger.told[i])
-    for j in own:
+    if bench.asked or (bench.heard and bench.first != "A"):
+        return
+    if bench.first == "A":
+        bench.add("A.neg.1.rushes", said.sentence.text, reason="advice before being heard")
+    bench.add("P.neg.1.preaches", said.sentence.text, reason="advice that was not asked for")
+
+
+def _find_view(bench: _Bench, said: _Said) -> None:
+    things = bench.ledger.story.things
+    if "C.prog.2.reframes" in said.acts:
+        for i in said.near:
+            if things[i].kind == "belief" and bench.heard:
+                bench.offer("C.prog.2.reframes", said, i)
+            elif things[i].kind == "belief":
+                bench.offer("C.prog.1.reflects", said, i, "a new view before being heard")
+    for i in said.own:
+        if things[i].axis == "C":
+            bench.offer("C.prog.1.reflects", said, i)
+
+
+def _find_links(bench: _Bench, said: _Said, skeleton: list[str]) -> None:
+    """Note where a sentence ties something told earlier, in another chapter, to the rest of what it refers to.
+
+    It must say something about the tie: five words of its own beside the story's.
+    """
+    ledger, things = bench.ledger, bench.ledger.story.things
+    if len(said.own) < 2 or sum(w != "_" for w in skeleton) < 5:
+        return
+    newest = max(said.own, key=lambda i: ledger.told[i])
+    for j in said.own:
         apart = chapter_of(things[j].id) != chapter_of(things[newest].id) and ledger.told[j] < ledger.told[newest]
         if apart and j not in ledger.linked:
-            bench.links.append((frozenset(own) - {j}, j))
+            bench.links.append((frozenset(said.own) - {j}, j))
             return
+
+
+_DEEPER = {
+    "A.prog.1.names": "A.prog.2.deepens",
+    "A.prog.1.validates": "A.prog.2.deepens",
+    "C.prog.1.reflects": "C.prog.2.connects",
+}
+"""What an anchor becomes where the reply also ties its thing to an earlier one."""
+
+
+def _settle(bench: _Bench) -> None:
+    """Turn offers into evidence: each thing once on its axis, by the best that was done for it."""
+    ledger = bench.ledger
+    offers = sorted(bench.offers, key=lambda o: -bench.anchors[o.anchor].level)
+    for offer in offers:
+        anchor = bench.anchors[offer.anchor]
+        key = (offer.thing, anchor.axis)
+        if key in bench.settled:
+            continue
+        bench.settled.add(key)
+        if ledger.open_on(*key):
+            deeper = offer.anchor in _DEEPER and _tied(bench, offer.thing)
+            name = _DEEPER[offer.anchor] if deeper else offer.anchor
+            bench.add(name, offer.quote, ledger.story.things[offer.thing].id, offer.reason)
+        ledger.serve(*key)
 
 
 def _tied(bench: _Bench, i: int) -> bool:
@@ -321,58 +389,3 @@ def _tied(bench: _Bench, i: int) -> bool:
             bench.ledger.linked.add(j)
             return True
     return False
-
-
-def _find_empowerment(bench: _Bench, sentence: Sentence, acts: dict[str, float], near: list[int]) -> None:
-    ledger, things = bench.ledger, bench.ledger.story.things
-    able = [i for i in near if things[i].axis == "P" and ledger.open_on(i, "P")]
-    if "P.prog.2.empowers" in acts:
-        for i in able:
-            if things[i].kind == "wish":
-                anchor = "P.prog.2.empowers" if bench.heard else "P.prog.1.affirms"
-                return bench.credit(anchor, sentence, i, "P", "" if bench.heard else "before being heard")
-    if "P.prog.1.advises" in acts and acts["P.prog.1.advises"] >= max(acts.values()):
-        return _judge_advice(bench, sentence, able)
-    if "P.prog.1.affirms" in acts and able:
-        return bench.credit("P.prog.1.affirms", sentence, able[0], "P")
-    for i in able:
-        if things[i].kind in ("wish", "need"):
-            return bench.credit("P.prog.1.affirms", sentence, i, "P", "takes up what they want")
-    return None
-
-
-def _judge_advice(bench: _Bench, sentence: Sentence, able: list[int]) -> None:
-    """Judge advice: welcome where it was asked for, or to a P-first person who has been heard; else it rushes."""
-    if (bench.asked or bench.first == "P") and bench.heard:
-        if able:
-            bench.credit("P.prog.1.advises", sentence, able[0], "P")
-        return
-    if bench.asked or (bench.heard and bench.first != "A"):
-        return
-    if bench.first == "A":
-        bench.add("A.neg.1.rushes", sentence.text, reason="advice before being heard")
-    bench.add("P.neg.1.preaches", sentence.text, reason="advice that was not asked for")
-
-
-def _find_view(bench: _Bench, sentence: Sentence, acts: dict[str, float], own: list[int], near: list[int]) -> None:
-    ledger, things = bench.ledger, bench.ledger.story.things
-    if "C.prog.2.reframes" in acts:
-        for i in near:
-            if things[i].kind == "belief" and ledger.open_on(i, "C"):
-                anchor = "C.prog.2.reframes" if bench.heard else "C.prog.1.reflects"
-                return bench.credit(anchor, sentence, i, "C", "" if bench.heard else "a new view before being heard")
-    met = [i for i in own if things[i].axis == "C" and ledger.open_on(i, "C")]
-    if met:
-        anchor = "C.prog.2.connects" if _tied(bench, met[0]) else "C.prog.1.reflects"
-        return bench.credit(anchor, sentence, met[0], "C")
-    for i in own[:1]:
-        if things[i].axis == "C":
-            ledger.serve(i, "C")
-    return None
-
-
-@lru_cache(maxsize=8)
-def _link_words(rubric_id: str) -> re.Pattern[str]:
-    """Cues of a sentence that connects two things."""
-    cues = anchors_of(rubric_id)["C.prog.2.connects"].cues
-    return re.compile("|".join(f"(?:{c})" for c in cues))

@@ -21,6 +21,8 @@ TOLD_SHARE = 0.6
 """A line counts as told once this share of its content words stood in one of the user's messages."""
 GROUNDED = 0.45
 """Least weight of shared words, or of likeness, for a sentence to refer to a line."""
+RAISED = 0.3
+"""The same for the user's own words: what they bring up again may be answered again."""
 CLOSE = 0.5
 """A thing must weigh this share of the closest one: a name that runs through the whole story points at nothing."""
 ALIKE = 0.5
@@ -111,6 +113,8 @@ class Ledger:
     """Index of a thing -> the turn that told it."""
     fresh: set[int] = field(default_factory=set)
     """What the newest message told."""
+    raised: set[int] = field(default_factory=set)
+    """What the newest message spoke of, told now or before."""
     met: Counter[tuple[int, Axis]] = field(default_factory=Counter)
     """(thing, axis) -> how often it was served."""
     linked: set[int] = field(default_factory=set)
@@ -133,6 +137,8 @@ class Ledger:
         self.fresh = {i for i in self._candidates(stems) if self._tells(i, stems)}
         for i in self.fresh:
             self.told.setdefault(i, self.turn)
+        weight = self._shared_weight(stems)
+        self.raised = self.fresh | {i for i, w in weight.items() if w >= RAISED}
         mirror = lexicon(self.language).mirror
         for sentence in reading.sentences:
             self.grams_heard.update(grams([mirror.get(w, w) for w in sentence.words]))
@@ -150,12 +156,7 @@ class Ledger:
         Shared words weigh by their rarity in this person's story; a paraphrase without a shared word counts by the
         likeness of its content words.
         """
-        weight: dict[int, float] = {}
-        for s in sentence.content:
-            holders = self.story.where.get(s, ())
-            for i in holders:
-                if i in self.told:
-                    weight[i] = weight.get(i, 0.0) + 1.0 / len(holders) ** 0.5
+        weight = self._shared_weight(sentence.content)
         if len(sentence.content) >= 2 and self.told:
             vector = encoder().encode([w for w, st in zip(sentence.words, sentence.stems, strict=True) if st])
             likeness = self.story.vectors @ vector
@@ -166,6 +167,16 @@ class Ledger:
         closest = max(found, default=(0.0, 0))[0]
         return [i for w, i in sorted(found, key=lambda f: (-f[0], f[1])) if w >= CLOSE * closest]
 
+    def _shared_weight(self, stems: frozenset[str]) -> dict[int, float]:
+        """Weigh the told things by the words they share: a word that few things hold weighs most."""
+        weight: dict[int, float] = {}
+        for s in stems:
+            holders = self.story.where.get(s, ())
+            for i in holders:
+                if i in self.told:
+                    weight[i] = weight.get(i, 0.0) + 1.0 / len(holders) ** 0.5
+        return weight
+
     def open_on(self, i: int, axis: Axis) -> bool:
         """Whether a thing has not been met on an axis."""
         return not self.met[(i, axis)]
@@ -175,7 +186,9 @@ class Ledger:
         self.met[(i, axis)] += 1
 
     def worn(self, i: int) -> bool:
-        """Whether a thing has been served twice or more on every axis it was served on."""
+        """Whether a thing was served twice or more on every axis it was served on, and was not raised again just now."""
+        if i in self.raised:
+            return False
         counts = [self.met[(i, axis)] for axis in AXES if self.met[(i, axis)]]
         return bool(counts) and min(counts) >= 2
 

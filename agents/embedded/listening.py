@@ -23,14 +23,18 @@ TRAIN_SCENARIOS = 96
 RIDGE = 1.0
 
 _DETERMINERS = frozenset(
-    "my the a an this that these those his her their our your both two three four five six seven eight nine ten".split()
+    """my the a an this these those his her their our your both no every each two three four five six seven eight nine ten
+    eleven twelve thirteen fourteen fifteen sixteen twenty thirty forty fifty sixty ninety hundred thousand""".split()
 )
 _TIMES = frozenset(
     """minute minutes hour hours day days night nights morning mornings evening evenings week weeks month months year years
     monday tuesday wednesday thursday friday saturday sunday january february march april may june july august september
     october november december spring summer autumn winter moment half thing lot bit kind""".split()
 )
-_MIRROR = {"my": "your", "our": "your", "a": "the", "an": "the", "this": "that", "these": "those"}
+_MIRROR = {
+    "my": "your", "our": "your", "a": "the", "an": "the", "this": "that", "these": "those", "no": "the", "every": "the",
+    "each": "the",
+}  # fmt: skip
 _VERBS = frozenset(
     """ate bought broke brought built called carried caught changed checked chose closed counted cried cut died drank drew
     drove eat fell fought gave goes held hit hung kept kicked knocked laid laughed lay left lent lie lied lies lived lost made
@@ -60,12 +64,14 @@ class Heard:
     """Most likely feeling that is shown and not named."""
     confidence: float
     """Its score, about 0..1."""
+    stirred: float
+    """Score of there being any feeling in it, about 0..1."""
 
 
 def noun_phrases(text: str, language: str = "en") -> list[str]:
     """Return what a text speaks of, as short noun phrases in second person: "my knee" -> "your knee".
 
-    A determiner and the words of content after it; names; and, failing these, "the part about ..." a word.
+    A determiner and the words of content after it; names; and, failing these, a few words in quotation marks.
     """
     found: list[str] = []
     for sentence in read(text, language).sentences:
@@ -91,9 +97,19 @@ def _phrases(sentence: Sentence) -> list[str]:
             found.append((rank, " ".join([*([head] if head else []), *run])))
         i = start + max(1, len(run))
     if not found:
-        nouns = [w for w, s in zip(sentence.words, sentence.stems, strict=True) if s and not _verbal(w)]
-        return [f"what you say about {max(nouns, key=len)}"] if nouns else []
+        return _quote(sentence, raw)
     return [phrase for _, phrase in sorted(found, key=lambda f: -f[0])]
+
+
+def _quote(sentence: Sentence, raw: list[str]) -> list[str]:
+    """Words of the sentence in quotation marks, round its longest word of content."""
+    at = max(range(len(raw)), key=lambda i: len(raw[i]) if sentence.stems[i] else 0, default=-1)
+    if at < 0 or not sentence.stems[at]:
+        return []
+    words = raw[at : at + 3] if at + 1 < len(raw) else raw[max(0, at - 2) : at + 1]
+    while len(words) > 1 and words[-1].lower() in lexicon().stopwords:
+        words = words[:-1]
+    return ["'" + " ".join(words).lower() + "'"]
 
 
 def _verbal(word: str) -> bool:
@@ -107,6 +123,8 @@ def _run(sentence: Sentence, start: int, raw: list[str]) -> list[str]:
         if not sentence.stems[j] or (_verbal(word) if run else word in _VERBS):
             break
         run.append(raw[j])
+    if run:
+        run[-1] = re.sub(r"['’]s$", "", run[-1])  # "Malik's been": the end of a phrase owns nothing
     return run
 
 
@@ -121,9 +139,9 @@ class Ear:
 
     def hear(self, text: str, language: str = "en") -> list[Heard]:
         """Listen to a message: one entry for each sentence that says something."""
-        return [
-            self._sentence(s) for s in read(text, language).sentences if len(s.content) >= 2 or s.feelings
-        ]
+        said = [s for s in read(text, language).sentences if s.content or s.voiced]
+        full = [s for s in said if len(s.content) >= 2 or s.voiced]
+        return [self._sentence(s) for s in full or said]
 
     def _sentence(self, sentence: Sentence) -> Heard:
         x = features(sentence)
@@ -140,6 +158,7 @@ class Ear:
             named=named,
             sensed=FEELING_WORDS[best],
             confidence=float(feelings[best]),
+            stirred=1.0 - float(feelings[-1]),
         )
 
 

@@ -21,6 +21,8 @@ Move = Literal[
 ]
 SURE = 0.55
 """Confidence from which `skilled` puts an unspoken feeling into words; below it, it lets the feeling be."""
+BELIEF, WISH, STRENGTH = 0.35, 0.35, 0.2
+"""Certainty from which a sentence is answered as a belief, a wish, a strength."""
 LINK_FROM = 4
 """First turn that ties to something told earlier."""
 LINK_BACK = 5
@@ -109,19 +111,20 @@ class Skilled:
         """Return two or three sentences."""
         listener = Listener.of(observation, self.seed)
         if not listener.heard:
-            return listener.say("lean", Heard("", (), "fact", {}, (), "", 0.0))
-        felt = next((h for h in listener.heard if h.named), listener.heard[-1])
+            return listener.say("lean", Heard("", (), "fact", {}, (), "", 0.0, 0.0))
+        felt = max(listener.heard, key=lambda h: bool(h.named) + h.stirred)
         parts = [feeling_move(listener, felt)]
-        seen = max(listener.heard, key=lambda h: h.certainty["belief"] + 0.3 * h.certainty["fact"])
-        if listener.earlier and listener.turn % 3 != 0:
-            parts.append(listener.say("link", felt, spare=True))
-        elif seen.certainty["belief"] > 0.25:
+        seen = max(listener.heard, key=lambda h: h.certainty["belief"])
+        if seen.certainty["belief"] > BELIEF:
             parts.append(listener.say("reframe", seen, spare=True))
+        elif listener.earlier:
+            parts.append(listener.say("link", felt, spare=True))
         else:
+            seen = max(listener.heard, key=lambda h: h.certainty["fact"])
             parts.append(listener.say("reflect" if listener.turn % 2 else "ask", seen, spare=True))
         able = max(listener.heard, key=lambda h: max(h.certainty["wish"], h.certainty["strength"]))
-        if able.certainty["wish"] > 0.35:
+        if able.certainty["wish"] > WISH:
             parts.append(listener.say("empower", able))
-        elif able.certainty["strength"] > 0.2:
+        elif able.certainty["strength"] > STRENGTH:
             parts.append(listener.say("affirm", able))
         return " ".join(parts)

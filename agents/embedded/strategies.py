@@ -34,7 +34,7 @@ _MOVES: dict[str, Move] = {
     "empower": "empower",
 }  # fmt: skip
 _ASKS = re.compile(r"\b(what (should|can|do|would) (i|you)|any (advice|ideas)|how (do|can|should) i)\b", re.IGNORECASE)
-_NOTHING = Heard("", (), "fact", dict.fromkeys(KINDS, 0.0), (), "", 0.0)
+_NOTHING = Heard("", (), "fact", dict.fromkeys(KINDS, 0.0), (), "", 0.0, 0.0)
 
 
 def observe(observation: Observation, actions: list[tuple[int, int]], seed: int) -> NDArray[np.float32]:
@@ -81,7 +81,7 @@ def realise(observation: Observation, strategy: int, intensity: int, seed: int) 
     """
     listener = Listener.of(observation, seed)
     heard = listener.heard or (_NOTHING,)
-    felt = next((h for h in heard if h.named), heard[-1])
+    felt = max(heard, key=lambda h: bool(h.named) + h.stirred)
     parts = [_sentence(listener, heard, felt, STRATEGIES[strategy], seed)]
     if intensity >= 1 and STRATEGIES[strategy] != "resonate":
         parts.insert(0, feeling_move(listener, felt))
