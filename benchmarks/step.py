@@ -30,7 +30,9 @@ def reply(rnd: random.Random, sentences: int) -> str:
     parts = []
     for _ in range(sentences):
         opening, middle, end = rnd.choice(OPENINGS), rnd.choice(MIDDLES), rnd.choice(ENDS)
-        parts.append(f"{opening} {middle} {end} {rnd.choice(['on day', 'since page', 'after round'])} {rnd.randrange(10**6)}.")
+        parts.append(
+            f"{opening} {middle} {end} {rnd.choice(['on day', 'since page', 'after round'])} {rnd.randrange(10**6)}."
+        )
     return " ".join(parts)
 
 

@@ -75,14 +75,14 @@ def figures(report: Report) -> dict[str, Figure]:
     found: dict[str, Figure] = {"ends": ends(report)}
     if scored:
         found["energy"] = energy(report, scored)
-        found["needs"] = radar(report, scored, lambda case: case.dominant, _need_names())
+        found["needs"] = radar(report, scored, lambda case: case.dominant, _NEEDS)
         if any(case.domain for case in scored):
             found["domains"] = radar(report, scored, lambda case: case.domain, {d: d for d in get_args(Domain)})
         found |= {f"box-{index}": box(report, scored, index) for index in INDEX_LABELS}
-    limits = _limits(report.cases)
     for i, model in enumerate(report.models):
         cases = [(k, case) for k, case in enumerate(report.cases) if case.model == model.summary.model and case.score]
         if cases:
+            limits = _limits(report.cases, (case for _, case in cases))
             found[f"space-{i}"] = space(cases, limits)
             found |= {f"{x}{y}-{i}".lower(): plane(cases, x, y, limits) for x, y in PLANES}
             found[f"work-{i}"] = work(cases)
@@ -96,7 +96,11 @@ def ends(report: Report) -> Figure:
     for status, (colour, pattern) in PATTERNS.items():
         counts = [model.statuses.get(status, 0) for model in report.models]
         if any(counts):
-            shape = {"shape": pattern, "size": 6, "solidity": 0.35, "fgcolor": "var(--card)"} if pattern else {}
+            shape = (
+                {"shape": pattern, "fillmode": "overlay", "size": 6, "solidity": 0.3, "fgcolor": "var(--card)"}
+                if pattern
+                else {}
+            )
             bars.append(
                 {
                     "type": "bar",
@@ -137,7 +141,7 @@ def energy(report: Report, scored: Sequence[Case]) -> Figure:
             }
         )
     layout = _layout("turn", "mean energy E, % of |P0|", legend=_LEGEND_ABOVE, shapes=[_level_line(100)])
-    layout["xaxis"] |= {"range": [0, last]}
+    layout["xaxis"] |= {"range": [0, last + 0.6]}
     return {"data": lines, "layout": layout}
 
 
@@ -167,7 +171,7 @@ def radar(report: Report, scored: Sequence[Case], key: Callable[[Case], str], na
                 "hovertemplate": "%{theta}: %{r:.1f} (n = %{customdata})<extra>%{fullData.name}</extra>",
             }
         )
-    layout = _layout("", "", legend=_LEGEND_ABOVE, margin={"l": 70, "r": 70, "t": 30, "b": 30})
+    layout = _layout("", "", legend=_LEGEND_BELOW, margin={"l": 70, "r": 70, "t": 32, "b": 32})
     layout["polar"] = {
         "bgcolor": "rgba(0,0,0,0)",
         "radialaxis": {
@@ -216,7 +220,8 @@ def box(report: Report, scored: Sequence[Case], index: str) -> Figure:
         )
     layout = _layout("", "", margin={"l": 10, "r": 8, "t": 6, "b": 24}, boxgap=0.3)
     layout["yaxis"] |= {"autorange": "reversed", "showgrid": False, "ticksuffix": " ", "tickfont": {"size": 11}}
-    layout["xaxis"] |= {"rangemode": "tozero", "zeroline": True}
+    top = max(100.0, *(x for trace in boxes for x in trace["x"]))
+    layout["xaxis"] |= {"range": [-0.02 * top, 1.03 * top], "zeroline": True}
     return {"data": boxes, "layout": layout}
 
 
@@ -225,7 +230,7 @@ def space(cases: Sequence[tuple[int, Case]], limits: tuple[float, float]) -> Fig
     data = _trajectories(cases, ("C", "A", "P"), "scatter3d")
     axis = _GRID | {"range": list(limits), "showbackground": False, "color": "var(--soft)", "showspikes": False}
     scene = {f"{slot}axis": axis | {"title": {"text": name}} for slot, name in zip("xyz", AXES, strict=True)}
-    camera = {"eye": {"x": 1.25, "y": -1.55, "z": 0.75}, "center": {"x": 0, "y": 0, "z": -0.08}}
+    camera = {"eye": {"x": 1.45, "y": -1.75, "z": 0.8}, "center": {"x": 0, "y": 0, "z": -0.12}}
     layout = _layout("", "", margin={"l": 0, "r": 0, "t": 0, "b": 0})
     layout["scene"] = scene | {"aspectmode": "cube", "camera": camera, "dragmode": "orbit"}
     return {"data": data, "layout": layout}
@@ -270,8 +275,8 @@ def _trajectories(cases: Sequence[tuple[int, Case]], axes: tuple[Axis, ...], kin
         ends = {slot: [[p for p in case.path if p is not None][-1][j] for _, case in members] for slot, j in slots}
         data.append(_marks(group, members, kind) | ends | {"hoverinfo": "skip"})
     origin = {"symbol": "cross", "size": 7 if kind == "scatter3d" else 13, "color": "var(--ink)"}
-    label = {"text": ["origin"], "textposition": "top center" if kind == "scatter3d" else "bottom right"}
-    mark = {"type": kind, "mode": "markers+text", "marker": origin, "hoverinfo": "skip"} | label
+    label = {"mode": "markers+text", "text": ["origin"], "textposition": "top center"} if kind == "scatter3d" else {}
+    mark = {"type": kind, "mode": "markers", "marker": origin, "hoverinfo": "skip"} | label
     data.append(mark | {slot: [0] for slot, _ in slots})
     return [trace | {"showlegend": False} for trace in data]
 
@@ -339,14 +344,11 @@ def _held(values: Iterable[float | None], last: int) -> list[float]:
     return held + [held[-1]] * (last + 1 - len(held))
 
 
-def _limits(cases: Iterable[Case]) -> tuple[float, float]:
-    """Return the range of all axes of all trajectories, so that models can be compared by eye."""
-    values = [x for case in cases if case.score for point in case.path if point for x in point]
-    return (math.floor(min(values, default=-10)) - 1, max(3, math.ceil(max(values, default=0)) + 1))
-
-
-def _need_names() -> dict[str, str]:
-    return {axis: f"{axis}, {AXIS_NAMES[axis]}" for axis in AXES}
+def _limits(everyone: Iterable[Case], own: Iterable[Case]) -> tuple[float, float]:
+    """Return the range of a model's axes: that of all initial deficits, wider where its own paths leave it."""
+    lowest = min(x for case in everyone for x in case.p0)
+    values = [x for case in own for point in case.path if point for x in point]
+    return (math.floor(min([lowest, *values])) - 1, max(2, math.ceil(max(values)) + 1))
 
 
 def _level_line(y: float) -> Figure:
@@ -367,6 +369,7 @@ def _layout(x: str, y: str, **more: object) -> Figure:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"size": 12, "color": "var(--ink)", "family": "var(--sans)"},
         "margin": {"l": 58, "r": 12, "t": 12, "b": 48},
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "var(--axis)", "activecolor": "var(--ink)"},
         "hoverlabel": {"bgcolor": "var(--card)", "bordercolor": "var(--axis)", "font": {"color": "var(--ink)"}},
         "xaxis": _GRID | {"title": {"text": x}, "automargin": True},
         "yaxis": _GRID | {"title": {"text": y}, "automargin": True},
@@ -374,6 +377,8 @@ def _layout(x: str, y: str, **more: object) -> Figure:
     }
 
 
+_NEEDS = {axis: f"{axis}, {name.split()[0]}" for axis, name in AXIS_NAMES.items()}
+_LEGEND_BELOW: Figure = {"orientation": "h", "x": 0.5, "xanchor": "center", "y": -0.1, "yanchor": "top"}
 _LEGEND_ABOVE: Figure = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.04, "yanchor": "bottom"}
 
 

@@ -281,7 +281,8 @@ def _draw(bank: Bank, split: GeneratedSplit, index: int) -> Draw:
     """Walk domains fastest; 18 scenarios in a row hold each pair of domain and dominant axis once."""
     seat, domain_at = divmod(index, len(DOMAINS))
     dominant = AXES[(index + seat) % len(AXES)]
-    *before, module = (_module(bank, split, DOMAINS[domain_at], s) for s in range(seat + 1))
+    shared, held_out = bank.shared(DOMAINS[domain_at]), bank.held_out(DOMAINS[domain_at])
+    *before, module = (_seated(shared, held_out, split, s) for s in range(seat + 1))
     filling = _filling(module, split, sum(m is module for m in before))
     # Any three scenarios in a row from a multiple of three have the three axes, any four the four tempers.
     strata = math.ceil(SPLIT_SIZES[split] / len(AXES))
@@ -290,11 +291,11 @@ def _draw(bank: Bank, split: GeneratedSplit, index: int) -> Draw:
     return Draw(module, filling, dominant, (stratum + 0.5) / strata, threshold, defensiveness)
 
 
-def _module(bank: Bank, split: GeneratedSplit, domain: Domain, seat: int) -> Module:
+def _seated(shared: tuple[Module, ...], held_out: tuple[Module, ...], split: GeneratedSplit, seat: int) -> Module:
     """Take a domain's modules in turn, one further each round so that none is bound to an axis."""
-    modules = bank.shared(domain)
+    modules = shared
     if split == "dev":  # every other seat is for what train never sees
-        modules = bank.held_out(domain) if seat % 2 == 0 else modules
+        modules = held_out if seat % 2 == 0 else shared
         seat //= 2
     return modules[(seat + seat // len(modules)) % len(modules)]
 
@@ -389,15 +390,19 @@ def _life(
 ) -> dict[Stage, LifeChapter]:
     """Draw a chapter a stage that speaks of nothing the module speaks of, until the lines can heal the deficit."""
     fitting = {
-        stage: [c for c in bank.life[stage] if not set(c.tags) & set(module.tags) and c.ages[0] <= age <= c.ages[1]]
+        stage: [
+            (c, _worth(c.lines))
+            for c in bank.life[stage]
+            if not set(c.tags) & set(module.tags) and c.ages[0] <= age <= c.ages[1]
+        ]
         for stage in STAGES
     }
     story = _worth([opening, *_lines(module.beats), *module.turning_point.lines])
     for _ in range(1000):
-        life = {stage: rng.choice(fitting[stage]) for stage in STAGES}
-        claims = [tag for chapter in life.values() for tag in chapter.tags]
-        if len(claims) == len(set(claims)) and _enough(needed, story, _worth(_lines(life.values()))):
-            return life
+        drawn = {stage: rng.choice(fitting[stage]) for stage in STAGES}
+        claims = [tag for chapter, _ in drawn.values() for tag in chapter.tags]
+        if len(claims) == len(set(claims)) and _enough(needed, story, *(worth for _, worth in drawn.values())):
+            return {stage: chapter for stage, (chapter, _) in drawn.items()}
     raise ScenarioError(
         f"no four life chapters give module {module.id} lines enough for a deficit of {dict(needed)}",
         "add lines to the module, or chapters to life.yaml",

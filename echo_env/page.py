@@ -67,12 +67,14 @@ def render(report: Report) -> str:
         score_name=score_name(report.profile),
         top=_top(report),
         facts=_facts(report.runs),
+        told={name: any(getattr(m, name) is not None for m in report.models) for name in ("mean_return", "mean_words")},
         missing=_missing(report),
         domains=_domains(report.cases),
         matrix=_matrix(report, routes),
         solved=_solved(report),
         statuses=STATUSES,
         seen={case.status for case in report.cases},
+        seen_groups={STATUSES[case.status].group for case in report.cases if case.score},
         index_labels=INDEX_LABELS,
         index_names=INDEX_NAMES_LONG,
         colours=MODEL_COLOURS,
@@ -159,7 +161,7 @@ def _next(c: Comparison, name: str) -> str:
     p = p_value(c.p_value)
     return (
         f" {c.model_b} is next, {number(abs(c.difference))} points of {name} behind on the {c.shared} scenarios that"
-        f" both were scored on (p {p if p.startswith('<') else '= ' + p})."
+        f" both were scored on (p {'< ' + p[1:] if p.startswith('<') else '= ' + p})."
     )
 
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from echo_env.agents.embedded.language import Vec, encoder, lexicon, words
@@ -20,17 +21,16 @@ from echo_env.errors import ScenarioError
 from echo_env.profiles import data_root, read_yaml
 from echo_env.types import Axis, Record
 
-SHOWN = 0.17
-"""Least score for a good act to be shown: 1 is the score of its examples, 0 that of other sentences. Low, since such an
-act counts only where it meets a thing of its kind. On phrases by another hand (benchmarks/acts.py): 6 of 10 found, 15 of
-100 others taken for it."""
-SHOWN_ADVICE = 0.4
-"""The same for advice, which can count against a reply."""
-SHOWN_HARM = 0.55
-"""The same for a negative act none of whose cues occurs: doubt speaks for the reply."""
+FALSE_ALARMS = {"prog": 0.12, "neg": 0.01}
+"""Share of the rubric's other sentences that may pass for an act, by direction. Generous for good acts, which count only
+where they meet a thing of their kind; strict for harm, where doubt speaks for the reply, and for advice."""
 CUE_WEIGHT = 0.5
 """Size of a cue among the features, beside a vector of length 1."""
 RIDGE = 3.0
+HARM_LEAST = 0.5
+"""Least score of harm that no cue points at."""
+CUED_LEAST = 0.15
+"""Score that is enough where one of the act's cues occurs."""
 
 
 class Anchor(Record):
@@ -86,6 +86,8 @@ class Reader:
     cues: tuple[re.Pattern[str] | None, ...]
     weights: Vec
     """Shape (features, acts)."""
+    thresholds: tuple[float, ...]
+    """Least score for each act to be shown."""
 
     def shown(self, text: str, blanked: list[str]) -> dict[str, float]:
         """Return the acts that a sentence shows, with their scores.
@@ -100,8 +102,8 @@ class Reader:
         features, cued = self._features(text, [w for w in blanked if w != "_"])
         scores = features @ self.weights
         found = {}
-        for anchor, score, cue in zip(self.acts, scores.tolist(), cued, strict=True):
-            if score >= _threshold(anchor, cue):
+        for anchor, score, least, cue in zip(self.acts, scores.tolist(), self.thresholds, cued, strict=True):
+            if score >= (min(CUED_LEAST, least) if cue else least):
                 found[anchor.id] = score
         return found
 
@@ -115,12 +117,6 @@ class Reader:
         return np.concatenate(parts), cued
 
 
-def _threshold(anchor: Anchor, cued: bool) -> float:
-    if anchor.id == "P.prog.1.advises":
-        return SHOWN if cued else SHOWN_ADVICE
-    return SHOWN if anchor.level > 0 or cued else SHOWN_HARM
-
-
 @lru_cache(maxsize=8)
 def reader(name: str) -> Reader:
     """Fit a rubric's reader on its examples (some 30 ms).
@@ -130,14 +126,22 @@ def reader(name: str) -> Reader:
     found = rubric(name)
     acts = tuple(a for a in found.anchors if a.found_by == "act")
     cues = tuple(re.compile("|".join(f"(?:{c})" for c in a.cues)) if a.cues else None for a in acts)
-    blank = Reader(acts, cues, np.zeros((0, 0), dtype=np.float32))
-    rows, targets = [], []
-    for text, owner in _examples(found, acts):
-        rows.append(blank._features(re.sub(r"[{}]", "", text), _spoken(text))[0])
-        targets.append([1.0 if a.id == owner else 0.0 for a in acts])
-    x, y = np.stack(rows).astype(np.float64), np.array(targets)
-    weights = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T @ y)
-    return Reader(acts, cues, weights.astype(np.float32))
+    blank = Reader(acts, cues, np.zeros((0, 0), dtype=np.float32), ())
+    examples = _examples(found, acts)
+    x = np.stack([blank._features(re.sub(r"[{}]", "", text), _spoken(text))[0] for text, _ in examples]).astype(float)
+    y = np.array([[1.0 if a.id == owner else 0.0 for a in acts] for _, owner in examples])
+    solved = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T)
+    weights = solved @ y
+    leverage = np.einsum("ij,ji->i", x, solved)[:, None]
+    unseen = (x @ weights - leverage * y) / (1.0 - leverage)  # each example scored as if it had been left out
+    thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k]) for k, a in enumerate(acts))
+    return Reader(acts, cues, weights.astype(np.float32), thresholds)
+
+
+def _threshold(anchor: Anchor, others: NDArray[np.float64]) -> float:
+    rate = FALSE_ALARMS["neg" if anchor.id == "P.prog.1.advises" else anchor.direction]
+    passed = float(np.quantile(others, 1.0 - rate))
+    return passed if anchor.level > 0 else max(passed, HARM_LEAST)
 
 
 def _examples(found: Rubric, acts: tuple[Anchor, ...]) -> list[tuple[str, str]]:

@@ -71,25 +71,27 @@ class EmbeddedDirector:
         self._waited = False
         lacking = _lacking(view)
         if turn % HINT_EVERY == HINT_EVERY - 1 and _unmoved(view, lacking):
-            return self._hint(view, lacking)
+            return self._hint(view, lacking, f"axis {lacking} has not moved for {HINT_EVERY} turns")
         open_chapters = [c for c in COURSE if self._untold[c]]
         if "turn" in open_chapters and turn >= 6 and _way_left(view) < 0.55:
             return self._reveal(view, "turn", lacking, "more than halfway to the origin")
         if not open_chapters:
+            if turn % 2:
+                return self._hint(view, lacking, "the story is told")
             return Direction(function="continue_naturally", words="Stay with what has been said.", reason="story told")
         if self._current in open_chapters and self._worth(self._current, lacking):
             return self._reveal(view, self._current, lacking, f"{self._current} goes on")
         useful = [c for c in open_chapters if self._worth(c, lacking)]
         return self._reveal(view, (useful or open_chapters)[0], lacking, f"serves {lacking}")
 
-    def _hint(self, view: DirectorView, axis: Axis) -> Direction:
+    def _hint(self, view: DirectorView, axis: Axis, reason: str) -> Direction:
         rank = next(r for r, n in enumerate(view.scenario.needs) if n.axis == axis)
         return Direction(
             function="adjust_empathy_strategy",
             argument=STRATEGY_OF[axis],
             words="Let it show what you miss in this talk.",
             lines=tuple(f"need{rank}.{k}" for k in range(len(view.scenario.needs[rank].asks))),
-            reason=f"axis {axis} has not moved for {HINT_EVERY} turns",
+            reason=reason,
         )
 
     def _reveal(self, view: DirectorView, chapter: str, lacking: Axis, reason: str) -> Direction:

@@ -111,6 +111,7 @@ class EmbeddedJudge:
 
     def __init__(self, rubric_id: str = "epm_v1") -> None:
         self.rubric = rubric_id
+        reader(rubric_id)  # a broken rubric is an error now, not a failed judgement on every turn
         self._ledger: Ledger | None = None
         self._history: tuple[Exchange, ...] = ()
 
@@ -272,6 +273,7 @@ def _find_progress(bench: _Bench, said: _Said, lists_feelings: bool) -> bool:
         _find_feeling(bench, said)
     _find_empowerment(bench, said)
     _find_view(bench, said)
+    _find_need(bench, said)
     return len(bench.offers) > before
 
 
@@ -288,19 +290,16 @@ def _find_feeling(bench: _Bench, said: _Said) -> None:
                 bench.offer("A.prog.2.unspoken", said, i)
             else:
                 bench.offer("A.prog.1.names", said, i)
-        if about and not close and not said.sentence.question:
+        if about and not close and not said.sentence.question and not said.sentence.feelings & ledger.voiced:
             bench.add("A.neg.1.mismatch", said.sentence.text, reason=f"what shows is {things[about[0]].feeling}")
     elif "A.prog.1.validates" in said.acts:
         for i in about:
             bench.offer("A.prog.1.validates", said, i)
-    for i in said.own:
-        if things[i].kind == "need" and things[i].axis == "A":
-            bench.offer("A.prog.1.validates", said, i, "takes up what they need")
 
 
 def _find_empowerment(bench: _Bench, said: _Said) -> None:
     things = bench.ledger.story.things
-    able = [i for i in said.near if things[i].axis == "P"]
+    able = [i for i in said.near if things[i].kind in ("strength", "wish")]
     if "P.prog.1.advises" in said.acts and said.acts["P.prog.1.advises"] >= max(said.acts.values()):
         return _judge_advice(bench, said, able)
     for i in able:
@@ -310,7 +309,7 @@ def _find_empowerment(bench: _Bench, said: _Said) -> None:
                 bench.offer("P.prog.2.empowers", said, i)
             else:
                 bench.offer("P.prog.1.affirms", said, i, "a step before being heard")
-        elif "P.prog.1.affirms" in said.acts or wish or things[i].kind == "need":
+        elif "P.prog.1.affirms" in said.acts or wish:
             bench.offer("P.prog.1.affirms", said, i)
     return None
 
@@ -337,8 +336,29 @@ def _find_view(bench: _Bench, said: _Said) -> None:
             elif things[i].kind == "belief":
                 bench.offer("C.prog.1.reflects", said, i, "a new view before being heard")
     for i in said.own:
-        if things[i].axis == "C":
+        if things[i].kind in ("fact", "belief"):
             bench.offer("C.prog.1.reflects", said, i)
+
+
+_MEETS: dict[Axis, tuple[str, ...]] = {
+    "C": ("C.prog.2.reframes",),
+    "A": ("A.prog.1.validates",),
+    "P": ("P.prog.2.empowers", "P.prog.1.affirms"),
+}
+"""Acts that give a person what a need on this axis asks for."""
+
+
+def _find_need(bench: _Bench, said: _Said) -> None:
+    """A need that the person has voiced is met by the act that it asks for; taking it up at all counts a little."""
+    for i in said.near:
+        thing = bench.ledger.story.things[i]
+        if thing.kind == "need" and any(act in said.acts for act in _MEETS[thing.axis]):
+            bench.offer(f"{thing.axis}.prog.2.meets", said, i)
+        elif thing.kind == "need" and i in said.own:
+            bench.offer(_TAKES_UP[thing.axis], said, i, "takes up what they need")
+
+
+_TAKES_UP: dict[Axis, str] = {"C": "C.prog.1.reflects", "A": "A.prog.1.validates", "P": "P.prog.1.affirms"}
 
 
 def _find_links(bench: _Bench, said: _Said, skeleton: list[str]) -> None:

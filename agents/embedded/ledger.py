@@ -113,6 +113,8 @@ class Ledger:
     """Index of a thing -> the turn that told it."""
     fresh: set[int] = field(default_factory=set)
     """What the newest message told."""
+    voiced: frozenset[str] = frozenset()
+    """Feelings that the newest message puts into words, whatever they are about."""
     raised: set[int] = field(default_factory=set)
     """What the newest message spoke of, told now or before."""
     met: Counter[tuple[int, Axis]] = field(default_factory=Counter)
@@ -134,6 +136,7 @@ class Ledger:
         self.turn += 1
         reading = read(message, self.language)
         stems = reading.content
+        self.voiced = frozenset().union(*(s.voiced for s in reading.sentences))
         self.fresh = {i for i in self._candidates(stems) if self._tells(i, stems)}
         for i in self.fresh:
             self.told.setdefault(i, self.turn)

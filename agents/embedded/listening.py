@@ -74,7 +74,8 @@ def noun_phrases(text: str, language: str = "en") -> list[str]:
     A determiner and the words of content after it; names; and, failing these, a few words in quotation marks.
     """
     found: list[str] = []
-    for sentence in read(text, language).sentences:
+    # the fullest sentence first: it is what they came to tell
+    for sentence in sorted(read(text, language).sentences, key=lambda s: -len(s.content)):
         found += _phrases(sentence)
     return list(dict.fromkeys(found))
 
@@ -103,13 +104,14 @@ def _phrases(sentence: Sentence) -> list[str]:
 
 def _quote(sentence: Sentence, raw: list[str]) -> list[str]:
     """Words of the sentence in quotation marks, round its longest word of content."""
-    at = max(range(len(raw)), key=lambda i: len(raw[i]) if sentence.stems[i] else 0, default=-1)
-    if at < 0 or not sentence.stems[at]:
+    plain = [bool(s) and w not in lexicon().feeling_of for w, s in zip(sentence.words, sentence.stems, strict=True)]
+    at = max(range(len(raw)), key=lambda i: len(raw[i]) if plain[i] else 0, default=-1)
+    if at < 0 or not plain[at]:
         return []
-    words = raw[at : at + 3] if at + 1 < len(raw) else raw[max(0, at - 2) : at + 1]
-    while len(words) > 1 and words[-1].lower() in lexicon().stopwords:
-        words = words[:-1]
-    return ["'" + " ".join(words).lower() + "'"]
+    end = at + 1
+    while end < min(len(raw), at + 3) and plain[end]:
+        end += 1
+    return ["'" + " ".join(raw[at:end]).lower() + "'"]
 
 
 def _verbal(word: str) -> bool:
@@ -140,8 +142,9 @@ class Ear:
     def hear(self, text: str, language: str = "en") -> list[Heard]:
         """Listen to a message: one entry for each sentence that says something."""
         said = [s for s in read(text, language).sentences if s.content or s.voiced]
-        full = [s for s in said if len(s.content) >= 2 or s.voiced]
-        return [self._sentence(s) for s in full or said]
+        fullest = max((len(s.content) for s in said), default=0)
+        # a short sentence beside a full one is a reaction ("You lost me there."), not what they came to tell
+        return [self._sentence(s) for s in said if len(s.content) >= 0.5 * fullest or s.voiced]
 
     def _sentence(self, sentence: Sentence) -> Heard:
         x = features(sentence)

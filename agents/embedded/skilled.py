@@ -21,8 +21,8 @@ Move = Literal[
 ]
 SURE = 0.55
 """Confidence from which `skilled` puts an unspoken feeling into words; below it, it lets the feeling be."""
-BELIEF, WISH, STRENGTH = 0.35, 0.35, 0.2
-"""Certainty from which a sentence is answered as a belief, a wish, a strength."""
+BELIEF, WISH = 0.35, 0.35
+"""Certainty from which a sentence is answered as a belief, as a wish."""
 LINK_FROM = 4
 """First turn that ties to something told earlier."""
 LINK_BACK = 5
@@ -108,7 +108,7 @@ class Skilled:
         self.seed = seed
 
     async def respond(self, observation: Observation) -> str:
-        """Return two or three sentences."""
+        """Return three sentences: for the feeling, for the view, for what they can or want."""
         listener = Listener.of(observation, self.seed)
         if not listener.heard:
             return listener.say("lean", Heard("", (), "fact", {}, (), "", 0.0, 0.0))
@@ -123,8 +123,5 @@ class Skilled:
             seen = max(listener.heard, key=lambda h: h.certainty["fact"])
             parts.append(listener.say("reflect" if listener.turn % 2 else "ask", seen, spare=True))
         able = max(listener.heard, key=lambda h: max(h.certainty["wish"], h.certainty["strength"]))
-        if able.certainty["wish"] > WISH:
-            parts.append(listener.say("empower", able))
-        elif able.certainty["strength"] > STRENGTH:
-            parts.append(listener.say("affirm", able))
+        parts.append(listener.say("empower" if able.certainty["wish"] > WISH else "affirm", able))
         return " ".join(parts)
