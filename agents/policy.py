@@ -101,6 +101,8 @@ class LocalModel:
 
     id: str
     """Name and prompt, "smollm2-135m+companion-1" for example."""
+    stops: frozenset[int]
+    """Tokens that end a reply."""
 
     def __init__(
         self,
@@ -129,9 +131,9 @@ class LocalModel:
         self.max_new_tokens, self.temperature, self.top_p = max_new_tokens, temperature, top_p
         self.tokenizer, self.model = _load(folder, device, threads)
         self.max_context = min(max_context, getattr(self.model.config, "max_position_embeddings", max_context))
+        self.stops = _stops(self.model, self.tokenizer)
         self._seed, self._system = seed, prompt.text
         self._system_role = _takes_system(self.tokenizer)
-        self.stops = _stops(self.model, self.tokenizer)
         self._memory = _Memory(reuse_tokens if _reusable(self.model, folder) else 0)
         self._episode: int | None = None
 
@@ -207,11 +209,8 @@ class LocalModel:
 
     def _generate(self, prompts: list[list[int]], noise: Tensor) -> list[list[int]]:
         """Return the new tokens of each row; `noise` is [B, max_new_tokens]."""
-        import torch
-
         self._memory.check(self.model)
-        read = self._read(prompts)
-        live, logits = _Live([r.past for r in read], self.model), torch.stack([r.logits for r in read])
+        live, logits = self._read(prompts)
         replies: list[list[int]] = [[] for _ in prompts]
         rows, noise, done = list(range(len(prompts))), noise.to(logits.device), []
         for step in range(self.max_new_tokens):
@@ -233,16 +232,23 @@ class LocalModel:
         self._memory.add(done)
         return replies
 
-    def _read(self, prompts: list[list[int]]) -> list[_Read]:
-        """Read the prompts, as much of each as is not remembered, rows of like length together."""
+    def _read(self, prompts: list[list[int]]) -> tuple[_Live, Tensor]:
+        """Read what is not remembered of the prompts, rows of like length together; return batch and logits [B, V]."""
+        import torch
+
         known = [self._memory.recall(p) for p in prompts]
         rest = [p[len(k.ids) :] for p, k in zip(prompts, known, strict=True)]
-        read: dict[int, _Read] = {}
-        for rows in _alike([len(r) for r in rest]):
+        groups = list(_alike([len(r) for r in rest]))
+        pasts, following = dict[int, _Past](), dict[int, Tensor]()
+        for rows in groups:
             live = _Live([known[r] for r in rows], self.model)
             logits = live.feed([rest[r] for r in rows])
-            read |= {row: _Read(live.past(place), logits[place]) for place, row in enumerate(rows)}
-        return [read[row] for row in range(len(prompts))]
+            if len(groups) == 1:
+                return live, logits
+            for place, row in enumerate(rows):
+                pasts[row], following[row] = live.past(place), logits[place]
+        order = range(len(prompts))
+        return _Live([pasts[r] for r in order], self.model), torch.stack([following[r] for r in order])
 
 
 def local_model(path: str | Path, **options: Unpack[Options]) -> LocalModel:
@@ -324,15 +330,12 @@ class _Past:
         return _Past(self.ids[:length], [(k[:, :length], v[:, :length]) for k, v in self.states])
 
 
-class _Read(NamedTuple):
-    """A prompt that was read, and the logits [V] of what comes next."""
-
-    past: _Past
-    logits: Tensor
-
-
 class _Memory:
-    """The pasts of recent conversations, newest first, up to so many tokens."""
+    """The pasts of recent conversations, newest first, up to so many tokens.
+
+    In a conversation of 20 turns the prompts add up to ten times its length: without this, reading them is most of
+    the work on a CPU.
+    """
 
     def __init__(self, tokens: int) -> None:
         self._limit = tokens
@@ -449,15 +452,18 @@ def _common(one: list[int], other: list[int]) -> int:
 
 
 def _alike(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield groups of rows to read together: little padding (a quarter and 16 tokens), at most `_READ` tokens."""
+    """Yield groups of rows to read together: little padding (a quarter and 16 tokens), at most `_READ` tokens.
+
+    One row that has to be read from the start must not pad all others to its length.
+    """
     group: list[int] = []
     for row in sorted(range(len(lengths)), key=lambda r: lengths[r]):
         most = lengths[group[0]] * 1.25 + 16 if group else 0
         if group and (lengths[row] > most or (len(group) + 1) * lengths[row] > _READ):
-            yield group
+            yield sorted(group)
             group = []
         group.append(row)
-    yield group
+    yield sorted(group)
 
 
 @cache
@@ -556,7 +562,8 @@ def _offline() -> Iterator[None]:
         yield
     finally:
         hub.HF_HUB_OFFLINE = before
-        os.environ.pop("HF_HUB_OFFLINE") if variable is None else os.environ.update(HF_HUB_OFFLINE=variable)
+        os.environ.pop("HF_HUB_OFFLINE")
+        os.environ |= {} if variable is None else {"HF_HUB_OFFLINE": variable}
         voice.set_verbosity(level)
         if bar:
             voice.enable_progress_bar()
@@ -572,6 +579,7 @@ def _load(folder: Path, device: str, threads: int | None) -> tuple[PreTrainedTok
         )
     _require("torch", "transformers")
     import torch
+    from safetensors import SafetensorError
 
     auto = import_module("transformers")
     if device == "cuda" and not torch.cuda.is_available():
@@ -593,7 +601,7 @@ def _load(folder: Path, device: str, threads: int | None) -> tuple[PreTrainedTok
                 trust_remote_code=False,
                 use_safetensors=True,
             )
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, ImportError, SafetensorError) as e:
         raise ConfigError(f"the model in '{folder}' cannot be loaded: {e}") from e
     _share_heads(model)
     return tokenizer, model.to(device).eval()
@@ -668,7 +676,8 @@ def smollm2_folder() -> Path:
             if not folder.is_dir():
                 _build(weights, folder)
     except OSError as e:
-        raise ConfigError(f"cannot write to the cache: {e}", "set ECHO_ENV_CACHE to a folder with 1 GB free") from e
+        hint = "set ECHO_ENV_CACHE to a folder with 1 GB free"
+        raise ConfigError(f"the weights cannot be converted into '{folder}': {e}", hint) from e
     return folder
 
 

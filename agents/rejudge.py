@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from echo_env import registry
-from echo_env.build import recipe_of, WorldConfig
+from echo_env.build import WorldConfig, recipe_of
 from echo_env.epm import Scorer
 from echo_env.errors import RecordError
 from echo_env.profiles import get_scenario
@@ -55,7 +55,7 @@ async def rejudge(episode: Episode, judge: Judge) -> Episode:
     scenario = get_scenario(header.scenario)
     if scenario.digest != header.scenario_hash:
         raise RecordError(
-            f"scenario {header.scenario} is not the one that was played ({scenario.digest}, then {header.scenario_hash})",
+            f"scenario {header.scenario} has changed since it was played: {header.scenario_hash} to {scenario.digest}",
             "re-judge with the echo-env version of the recording",
         )
     scorer = get_scorer(header.scorer)

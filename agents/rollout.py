@@ -23,7 +23,7 @@ class RunConfig(Record):
     """A run: one policy over scenarios."""
 
     policy: str
-    policy_options: dict[str, Any] = {}
+    policy_options: dict[str, Any] = Field(default_factory=dict)
     split: str = "benchmark"
     scenarios: tuple[str, ...] = ()
     """Ids or YAML files; empty for the whole split."""

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-
 from echo_env.agents.policy import LocalModel, local_model, smollm2_135m
+
 from echo_env.roles import Observation
 from echo_env.types import Message
 

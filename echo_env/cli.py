@@ -121,8 +121,8 @@ def run(
     """Let policies talk with the people of a split, and record it."""
     from pydantic import ValidationError
 
-    from echo_env.build import WorldConfig
     from echo_env.agents.rollout import RunConfig
+    from echo_env.build import WorldConfig
 
     if resume and overwrite:
         raise ConfigError("--resume and --overwrite exclude each other")
@@ -148,7 +148,7 @@ def run(
             typer.echo(f"failed: {line}", err=True)
         p = result.progress
         typer.echo(
-            f"{config.policy}: {p.done - p.failed} of {p.total} conversations, {p.successes} succeeded  {result.folder.path}"
+            f"{config.policy}: {p.done - p.failed} of {p.total} played, {p.successes} succeeded  {result.folder.path}"
         )
     if failed:
         raise typer.Exit(3)
@@ -156,7 +156,8 @@ def run(
 
 def _run_with_bar(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> RunResult:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
 
     from echo_env.agents.rollout import run as play
 

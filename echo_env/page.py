@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from echo_env.cases import INDEX_LABELS, STATUSES, Case, Status
-from echo_env.epm import Indices
 from echo_env.errors import MissingExtra
 from echo_env.figures import AXIS_NAMES, MODEL_COLOURS, figures
 from echo_env.metrics import Comparison

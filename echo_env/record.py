@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from echo_env.errors import RecordError
 from echo_env.types import SCHEMA_VERSION, Episode, EpisodeHeader, Outcome, Record, Turn
@@ -37,12 +37,12 @@ class RunHeader(Record):
     """Commit of the checkout the package runs from; empty where it is installed from a wheel."""
     git_dirty: bool = False
     python: str = ""
-    packages: dict[str, str] = {}
+    packages: dict[str, str] = Field(default_factory=dict)
     started: str = ""
     """UTC, ISO 8601."""
-    config: dict[str, Any] = {}
+    config: dict[str, Any] = Field(default_factory=dict)
     """The resolved configuration."""
-    scenarios: dict[str, str] = {}
+    scenarios: dict[str, str] = Field(default_factory=dict)
     """Id -> digest."""
 
 

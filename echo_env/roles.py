@@ -17,7 +17,6 @@ from typing import Literal, Protocol
 from echo_env.profiles import Line, Need, Persona, Scenario, Situation
 from echo_env.types import Direction, EpmDelta, Function, Judgement, Message, Vector
 
-
 CueAct = Literal["tell", "hold", "flow", "hint", "close", "leave"]
 """Bring something up, hold back, go on, let a need show, take leave content, or leave without that."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 SCHEMA_VERSION = 1
 """Version of the episode file's format. A change that old readers cannot follow raises it, with a lift in `record`."""
@@ -149,7 +149,7 @@ class Turn(Record):
     """The director's call after this reply; None on the turn that ended the conversation."""
     reward: float | None
     """None where the turn was not judged."""
-    reward_parts: dict[str, float] = {}
+    reward_parts: dict[str, float] = Field(default_factory=dict)
     failure: str = ""
     """Why there is no judgement, direction or next message; empty where all went well."""
 

@@ -2,7 +2,8 @@
 
 Echo-N1 section 4.3.2: first evidence, then behavioural anchors, then numbers by fixed rules. The anchors are data
 (`sim_profiles/rubrics/`). Which act a sentence performs is told by a ridge regression from its static vector and the
-anchors' cues, fitted at load on the rubric's own examples: the vector of all its words, of its opening and of its close.
+anchors' cues, fitted at load on the rubric's own examples. Its vector is that of all words, of the opening and of the
+close.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
+from echo_env.agents.embedded.language import Vec, encoder, lexicon, plain, words
 from numpy.typing import NDArray
 from pydantic import Field
 
-from echo_env.agents.embedded.language import Vec, encoder, lexicon, words
 from echo_env.errors import ScenarioError
 from echo_env.profiles import data_root, read_yaml
 from echo_env.types import Axis, Record
 
 FALSE_ALARMS = {"prog": 0.12, "neg": 0.01}
-"""Share of the rubric's other sentences that may pass for an act, by direction. Generous for good acts, which count only
-where they meet a thing of their kind; strict for harm, where doubt speaks for the reply, and for advice."""
+"""Share of the rubric's other sentences that may pass for an act, by direction. Generous for good acts, which count
+only where they meet a thing of their kind; strict for harm, where doubt speaks for the reply, and for advice."""
 CUE_WEIGHT = 0.5
 """Size of a cue among the features, beside a vector of length 1."""
 RIDGE = 3.0
@@ -108,13 +109,12 @@ class Reader:
         return found
 
     def _features(self, text: str, kept: list[str]) -> tuple[Vec, list[bool]]:
-        lowered = text.replace("’", "'").lower()
+        lowered = plain(text)
         cued = [cue is not None and cue.search(lowered) is not None for cue in self.cues]
         tail = [CUE_WEIGHT if c else 0.0 for c in cued]
         tail += [0.5 if text.rstrip().endswith("?") else 0.0, 0.3 if "you" in kept else 0.0, 0.3]
-        encode = encoder().encode
-        parts = [encode(kept), 0.7 * encode(kept[:3]), 0.5 * encode(kept[-4:]), np.array(tail, dtype=np.float32)]
-        return np.concatenate(parts), cued
+        whole, opening, close = encoder().spans(kept, (slice(None), slice(3), slice(-4, None)))
+        return np.concatenate([whole, 0.7 * opening, 0.5 * close, np.array(tail, dtype=np.float32)]), cued
 
 
 @lru_cache(maxsize=8)

@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from echo_env.agents.embedded.language import Reading, lexicon, read, voiced_feelings, words
+from echo_env.agents.embedded.language import Reading, lexicon, plain, read, voiced_feelings, words
+
 from echo_env.profiles import CLUSTER_OF
 
 Kind = Literal[
@@ -23,8 +24,9 @@ _BLAME = re.compile(
     r"|big deal|stop (crying|whining|complaining)|pathetic|ridiculous|dramatic|move on|calm down|at least you)"
 )
 _LECTURE = re.compile(
-    r"\b(you (must|need to|have to|ought to) (learn|accept|understand|realise|realize|remember|forgive|let|focus|be|stop|take)"
-    r"|life is|happiness|the key|it('s| is) important|research shows|studies|gratitude|responsib|always remember|mindset)"
+    r"\b(you (must|need to|have to|ought to) (learn|accept|understand|reali[sz]e|remember|forgive|let|focus|be|stop)"
+    r"|life is|happiness|the key|it('s| is) important|research shows|studies|gratitude|responsib|always remember"
+    r"|mindset)"
 )
 _ADVICE = re.compile(
     r"\b(you (should|could try|might want to|need to|ought to)|have you (tried|considered|thought about)|why don't you"
@@ -87,7 +89,7 @@ def _take(
     wants_advice: bool,
     language: str,
 ) -> tuple[Kind, float, str]:
-    lowered = reply.replace("’", "'").lower()
+    lowered = plain(reply)
     tokens = reading.words
     if not tokens:
         return ("noise" if reply.strip() else "silence"), -0.3, ""

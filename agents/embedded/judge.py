@@ -12,8 +12,9 @@ import re
 from dataclasses import dataclass, field
 
 from echo_env.agents.embedded.anchors import Anchor, anchors_of, reader
-from echo_env.agents.embedded.language import Reading, Sentence, encoder, lexicon, read
+from echo_env.agents.embedded.language import Reading, Sentence, Vec, encoder, lexicon, read
 from echo_env.agents.embedded.ledger import Ledger, story_of
+
 from echo_env.profiles import CLUSTER_OF
 from echo_env.roles import Exchange, JudgeProfile, JudgeView, chapter_of
 from echo_env.types import AXES, Axis, Evidence, Judgement, Levels
@@ -28,7 +29,7 @@ FEW_FUNCTION_WORDS = 0.18
 """A text of eight or more words with a smaller share of function words is a heap of words, not speech."""
 
 _ASKS = re.compile(
-    r"\b(what (should|can|do|would) (i|you) do\b|any (advice|ideas|suggestions)|what would you do|how (do|can|should) i\b"
+    r"\b(what (should|can|do|would) (i|you) do\b|any (advice|ideas|suggestions)|how (do|can|should) i\b"
     r"|tell me what to|help me (decide|figure|work out)|where (do|would) i (even )?(start|begin))",
     re.IGNORECASE,
 )
@@ -194,7 +195,8 @@ def _judge_form(bench: _Bench, reply: str, note: str) -> None:
 
 def _judge_sentences(bench: _Bench, reading: Reading, skeletons: list[list[str]]) -> None:
     ledger = bench.ledger
-    grounds = [ledger.refers_to(s) for s in reading.sentences]
+    vectors = [encoder().encode(s.telling) for s in reading.sentences]
+    grounds = [ledger.refers_to(s, v) for s, v in zip(reading.sentences, vectors, strict=True)]
     used = [ledger.repeats(s, skeleton) for s, skeleton in zip(reading.sentences, skeletons, strict=True)]
     grounded = any(grounds)
     lists_feelings = len(reading.feelings) >= 3
@@ -202,6 +204,7 @@ def _judge_sentences(bench: _Bench, reading: Reading, skeletons: list[list[str]]
     for k, (sentence, again) in enumerate(zip(reading.sentences, used, strict=True)):
         acts = reader(bench.rubric_id).shown(sentence.text, skeletons[k])
         _find_harm(bench, sentence, acts, grounded)
+        _find_hurt(bench, sentence, vectors[k])
         if again >= 2 or (again and len(sentence.words) >= 5 and sentence.words in ledger.said):
             bench.add("A.neg.2.repeats", sentence.text, reason=f"said in {again} earlier turns")
         elif ledger.copied(sentence):
@@ -249,17 +252,14 @@ def _find_harm(bench: _Bench, sentence: Sentence, acts: dict[str, float], ground
     strangers = sentence.relations - bench.ledger.story.relations
     if strangers:
         bench.add("C.neg.2.misreads", sentence.text, reason=f"this person has spoken of no {sorted(strangers)[0]}")
-    held = {t.feeling for i, t in enumerate(bench.ledger.story.things) if i in bench.ledger.told and not t.shown}
-    if sentence.denied & held and not sentence.question:
+    if sentence.denied and not sentence.question and sentence.denied & bench.ledger.feelings_voiced():
         bench.add("C.neg.2.misreads", sentence.text, reason="denies a feeling that was voiced")
-    _find_hurt(bench, sentence)
 
 
-def _find_hurt(bench: _Bench, sentence: Sentence) -> None:
-    content = [w for w, st in zip(sentence.words, sentence.stems, strict=True) if st]
-    if len(content) < 3:
+def _find_hurt(bench: _Bench, sentence: Sentence, vector: Vec) -> None:
+    """Add it where a sentence says the very thing that hurts this person."""
+    if len(sentence.telling) < 3:
         return
-    vector = encoder().encode(content)
     for axis, hurt in bench.ledger.story.hurts.items():
         if float(hurt @ vector) >= HURTS:
             anchor = {"C": "C.neg.2.misreads", "A": "A.neg.2.judges", "P": "P.neg.2.denies"}[axis]

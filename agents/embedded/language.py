@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ DIM = 256
 """Width of the sentence vectors."""
 
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*", re.UNICODE)
-_SENTENCE = re.compile(r"[^.!?…。！？\n]+[.!?…。！？]*[\"”')\]]*|[.!?…。！？]+")
+_ENDS = ".!?\u2026\u3002\uff01\uff1f"
+"""What ends a sentence, full-width forms included."""
+_SENTENCE = re.compile(rf"[^{_ENDS}\n]+[{_ENDS}]*[\"\u201d')\]]*|[{_ENDS}]+")
 _OWN_FEELING = re.compile(
     r"\bi(?:'m| am| was| feel| felt|'ve been)\b(?! sure| guessing| wondering| hearing| sensing)", re.IGNORECASE
 )
@@ -44,6 +47,9 @@ class Lexicon:
     vague: frozenset[str]
     negators: frozenset[str]
     relation_of: dict[str, str]
+    determiners: frozenset[str]
+    verbs: frozenset[str]
+    times: frozenset[str]
     mirror: dict[str, str]
 
 
@@ -61,6 +67,9 @@ def lexicon(language: str = "en") -> Lexicon:
         vague=frozenset(data["vague"]),
         negators=frozenset(data["negators"]),
         relation_of={word: relation for relation, words_ in data["relations"].items() for word in words_},
+        determiners=frozenset(data["determiners"].split()),
+        verbs=frozenset(data["verbs"].split()),
+        times=frozenset(data["times"].split()),
         mirror=dict(data["mirror"]),
     )
 
@@ -76,6 +85,8 @@ class Sentence:
     """A stem for each word; empty for words without content."""
     content: frozenset[str]
     """The stems that carry content, feelings aside."""
+    telling: tuple[str, ...]
+    """The words that have a stem."""
     feelings: frozenset[str]
     """Feelings that the sentence names and does not deny or claim for its speaker."""
     voiced: frozenset[str]
@@ -121,9 +132,14 @@ def stem(word: str) -> str:
     return word if word.isdigit() else str(_stemmer.stemWord(word.removesuffix("'s")))
 
 
+def plain(text: str) -> str:
+    """Lower-case a text and make its apostrophes straight, as the lexicon and all cues have them."""
+    return text.replace("\u2019", "'").lower()
+
+
 def words(text: str) -> tuple[str, ...]:
     """Split a text into lower-case words; apostrophes are made straight."""
-    return tuple(_WORD.findall(text.replace("’", "'").lower()))
+    return tuple(_WORD.findall(plain(text)))
 
 
 def split_sentences(text: str) -> list[str]:
@@ -144,15 +160,16 @@ def read_sentence(text: str, language: str = "en") -> Sentence:
         text=text,
         words=tokens,
         stems=stems,
+        telling=tuple(w for w, s in zip(tokens, stems, strict=True) if s),
         content=frozenset(s for s in stems if s and s not in emotional),
         feelings=frozenset() if own else voiced,
         voiced=voiced,
         denied=denied,
         vague=any(w in lex.vague for w in tokens),
-        question=text.rstrip("\"”')] ").endswith(("?", "？")),
+        question=text.rstrip("\"\u201d')] ").endswith(("?", "\uff1f")),
         relations=frozenset(
             lex.relation_of[w.removesuffix("'s")]
-            for before, w in zip(tokens, tokens[1:], strict=False)
+            for before, w in pairwise(tokens)
             if before == "your" and w.removesuffix("'s") in lex.relation_of
         ),
     )
@@ -161,7 +178,7 @@ def read_sentence(text: str, language: str = "en") -> Sentence:
 def _feelings(text: str, tokens: tuple[str, ...], lex: Lexicon) -> tuple[frozenset[str], frozenset[str]]:
     """Feelings that a sentence names, and those that it denies."""
     found = [(lex.feeling_of[w], tokens[max(0, i - 3) : i]) for i, w in enumerate(tokens) if w in lex.feeling_of]
-    lowered = text.replace("’", "'").lower()
+    lowered = plain(text)
     found += [(lex.phrase_of[m.group()], words(lowered[: m.start()])[-3:]) for m in lex.phrases.finditer(lowered)]
     if not found:
         return frozenset(), frozenset()
@@ -195,23 +212,29 @@ class Encoder:
         self._table: Vec = np.asarray(model.embedding, dtype=np.float32)
         self._tokenizer = model.tokenizer
         self._tokenizer.no_padding()
-        self._words: dict[str, tuple[Vec, int]] = {}
+        self._words: dict[str, Vec] = {}
 
-    def _word(self, word: str) -> tuple[Vec, int]:
+    def _word(self, word: str) -> Vec:
         known = self._words.get(word)
         if known is None:
-            ids = self._tokenizer.encode(word, add_special_tokens=False).ids
-            known = (self._table[ids].sum(axis=0), max(1, len(ids)))
+            known = self._table[self._tokenizer.encode(word, add_special_tokens=False).ids].sum(axis=0)
             if len(self._words) < 200_000:  # bounded: a hostile policy may invent words without end
                 self._words[word] = known
         return known
+
+    def spans(self, tokens: list[str], spans: tuple[slice, ...]) -> list[Vec]:
+        """Return the unit vector of each span of a list of words, as `encode` would, at the cost of one."""
+        if not tokens:
+            return [np.zeros(DIM, dtype=np.float32) for _ in spans]
+        rows = np.array([self._word(w) for w in tokens])
+        sums = [rows[span].sum(axis=0) for span in spans]
+        return [v / max(1e-9, float(np.sqrt(v @ v))) for v in sums]
 
     def encode(self, tokens: tuple[str, ...] | list[str]) -> Vec:
         """Return the unit vector of a list of words, shape (256,); zeros where there are none."""
         if not tokens:
             return np.zeros(DIM, dtype=np.float32)
-        parts = [self._word(w) for w in tokens]
-        total: Vec = np.add.reduce([p[0] for p in parts])
+        total: Vec = np.add.reduce([self._word(w) for w in tokens])
         length = float(np.sqrt(total @ total))
         return total / length if length > 0 else total
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-
 from echo_env.agents.embedded.language import Sentence, Vec, encoder, lexicon, read, stem
+
 from echo_env.profiles import Line
 from echo_env.roles import JudgeProfile
 from echo_env.types import AXES, Axis
@@ -100,7 +100,7 @@ def _build(item: str, kind: str, axis: Axis, feeling: str | None, shown: bool, s
 
 def _vector(text: str, language: str) -> Vec:
     sentences = read(text, language).sentences
-    return encoder().encode([w for s in sentences for w, st in zip(s.words, s.stems, strict=True) if st])
+    return encoder().encode([w for s in sentences for w in s.telling])
 
 
 @dataclass(slots=True)
@@ -153,15 +153,14 @@ class Ledger:
         content = self.story.things[i].content
         return len(content & stems) >= TOLD_SHARE * len(content)
 
-    def refers_to(self, sentence: Sentence) -> list[int]:
+    def refers_to(self, sentence: Sentence, vector: Vec) -> list[int]:
         """Return the told things that a sentence refers to, closest first.
 
         Shared words weigh by their rarity in this person's story; a paraphrase without a shared word counts by the
-        likeness of its content words.
+        likeness of its telling words, whose vector is `vector`.
         """
         weight = self._shared_weight(sentence.content)
         if len(sentence.content) >= 2 and self.told:
-            vector = encoder().encode([w for w, st in zip(sentence.words, sentence.stems, strict=True) if st])
             likeness = self.story.vectors @ vector
             for i in self.told:
                 if likeness[i] > ALIKE:
@@ -189,11 +188,15 @@ class Ledger:
         self.met[(i, axis)] += 1
 
     def worn(self, i: int) -> bool:
-        """Whether a thing was served twice or more on every axis it was served on, and was not raised again just now."""
+        """Whether a thing was served twice or more on each axis that served it, and was not raised again just now."""
         if i in self.raised:
             return False
         counts = [self.met[(i, axis)] for axis in AXES if self.met[(i, axis)]]
         return bool(counts) and min(counts) >= 2
+
+    def feelings_voiced(self) -> set[str | None]:
+        """Feelings that the person has put into words."""
+        return {self.story.things[i].feeling for i in self.told if not self.story.things[i].shown}
 
     def copied(self, sentence: Sentence) -> bool:
         """Whether most of a sentence's runs of four words are the user's own."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from echo_env.agents.embedded.language import Sentence, encoder, lexicon, plain, read, read_sentence
 from numpy.typing import NDArray
 
-from echo_env.agents.embedded.language import Sentence, encoder, lexicon, read, read_sentence
 from echo_env.profiles import CLUSTER_OF, FEELINGS, Line, get_scenario, scenario_ids
 
 KINDS = ("fact", "belief", "feeling", "strength", "wish")
@@ -22,29 +22,14 @@ TRAIN_SCENARIOS = 96
 """How many train scenarios the ear is fitted on."""
 RIDGE = 1.0
 
-_DETERMINERS = frozenset(
-    """my the a an this these those his her their our your both no every each two three four five six seven eight nine ten
-    eleven twelve thirteen fourteen fifteen sixteen twenty thirty forty fifty sixty ninety hundred thousand""".split()
-)
-_TIMES = frozenset(
-    """minute minutes hour hours day days night nights morning mornings evening evenings week weeks month months year years
-    monday tuesday wednesday thursday friday saturday sunday january february march april may june july august september
-    october november december spring summer autumn winter moment half thing lot bit kind""".split()
-)
 _MIRROR = {
     "my": "your", "our": "your", "a": "the", "an": "the", "this": "that", "these": "those", "no": "the", "every": "the",
     "each": "the",
 }  # fmt: skip
-_VERBS = frozenset(
-    """ate bought broke brought built called carried caught changed checked chose closed counted cried cut died drank drew
-    drove eat fell fought gave goes held hit hung kept kicked knocked laid laughed lay left lent lie lied lies lived lost made
-    makes married meant met missed moved needs opened owed owes owns paid passed picked played prayed pulled pushed quit ran rang
-    reads rings rode rose said sang sat saw says sells sends sent shut sings sits slept smells smiled sold spent spoke
-    stands stole stood stopped swam swept taught thinks threw took tore tried turned waited wakes walked wears wins woke won wore works
-    wrote writes hates loves lives sleeps likes looks asks answers plays calls rest run runs drives""".split()
-)
-
 Matrix = NDArray[np.float64]
+
+
+_WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +66,20 @@ def noun_phrases(text: str, language: str = "en") -> list[str]:
 
 
 def _phrases(sentence: Sentence) -> list[str]:
-    raw = re.findall(r"[^\W_]+(?:['’-][^\W_]+)*", sentence.text)
+    raw = _WORD.findall(sentence.text)
     found: list[tuple[float, str]] = []
     i = 0
     while i < len(sentence.words):
         word = sentence.words[i]
         start, head = i, ""
-        if word in _DETERMINERS:
+        if word in lexicon().determiners:
             start, head = i + 1, _MIRROR.get(word, word)
         elif not (raw[i][:1].isupper() and i > 0 and sentence.stems[i]):
             i += 1
             continue
         run = _run(sentence, start, raw)
         if run:
-            rank = len(run) - 1.5 * (run[-1].lower() in _TIMES) + 0.1 * min(10, len(run[-1]))
+            rank = len(run) - 1.5 * (run[-1].lower() in lexicon().times) + 0.1 * min(10, len(run[-1]))
             found.append((rank, " ".join([*([head] if head else []), *run])))
         i = start + max(1, len(run))
     if not found:
@@ -104,29 +89,29 @@ def _phrases(sentence: Sentence) -> list[str]:
 
 def _quote(sentence: Sentence, raw: list[str]) -> list[str]:
     """Words of the sentence in quotation marks, round its longest word of content."""
-    plain = [bool(s) and w not in lexicon().feeling_of for w, s in zip(sentence.words, sentence.stems, strict=True)]
-    at = max(range(len(raw)), key=lambda i: len(raw[i]) if plain[i] else 0, default=-1)
-    if at < 0 or not plain[at]:
+    usable = [bool(s) and w not in lexicon().feeling_of for w, s in zip(sentence.words, sentence.stems, strict=True)]
+    at = max(range(len(raw)), key=lambda i: len(raw[i]) if usable[i] else 0, default=-1)
+    if at < 0 or not usable[at]:
         return []
     end = at + 1
-    while end < min(len(raw), at + 3) and plain[end]:
+    while end < min(len(raw), at + 3) and usable[end]:
         end += 1
     return ["'" + " ".join(raw[at:end]).lower() + "'"]
 
 
 def _verbal(word: str) -> bool:
-    return word in _VERBS or word.endswith(("ed", "ing", "n't")) or word in lexicon().feeling_of
+    return word in lexicon().verbs or word.endswith(("ed", "ing", "n't")) or word in lexicon().feeling_of
 
 
 def _run(sentence: Sentence, start: int, raw: list[str]) -> list[str]:
     run: list[str] = []
     for j in range(start, min(start + 3, len(sentence.words))):
         word = sentence.words[j]
-        if not sentence.stems[j] or (_verbal(word) if run else word in _VERBS):
+        if not sentence.stems[j] or (_verbal(word) if run else word in lexicon().verbs):
             break
         run.append(raw[j])
     if run:
-        run[-1] = re.sub(r"['’]s$", "", run[-1])  # "Malik's been": the end of a phrase owns nothing
+        run[-1] = re.sub(r"['\u2019]s$", "", run[-1])  # "Malik's been": the end of a phrase owns nothing
     return run
 
 
@@ -168,12 +153,12 @@ class Ear:
 _CUES = tuple(
     re.compile(pattern)
     for pattern in (
-        r"\b(i want|i'd like|i wish|i need|i'd love|i hope|i'd give|what i want|if i could|i just want|all i want|i'd rather)\b",
+        r"\b(i want|i'd like|i wish|i need|i'd love|i hope|i'd give|what i want|if i could|i just want|i'd rather)\b",
         r"\b(want|like|wish|hope|love) to\b|\bi'd like\b|\bone (day|evening|night|morning)\b",
         r"\b(should have|should've|shouldn't have|if i'd|if i had|my fault|supposed to|ought to|deserve)\b",
         r"\b(always|never|nobody|no one|everyone|everybody|only|whole|any)\b",
         r"\b(real|proper|decent|good|people like|that's what|that's just|a person|a man|a woman|means|must)\b",
-        r"\b(still|kept|keep|every (day|week|night|morning|sunday|monday|tuesday|wednesday|thursday|friday|saturday)|managed|made sure)\b",
+        r"\b(still|kept|keep|every (day|week|night|morning|\w+day)|managed|made sure)\b",
         r"\b(taught|fixed|finished|built|wrote|mended|learned|learnt|stayed|drove|cooked|carried|went back|without)\b",
         r"\b(told|said|sent|called|rang|asked|gave|sold|signed|put|took)\b",
         r"\b(i'm|i am|i feel|i felt|i was)\b",
@@ -185,7 +170,7 @@ _CUES = tuple(
 
 def features(sentence: Sentence) -> Matrix:
     """Return a sentence's features, shape (270,): vector, cues, whether it names a feeling, and a constant."""
-    lowered = sentence.text.replace("’", "'").lower()
+    lowered = plain(sentence.text)
     cues = [0.35 * (p.search(lowered) is not None) for p in _CUES]
     vector = encoder().encode(sentence.words)
     return np.concatenate(

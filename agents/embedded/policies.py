@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 
 from echo_env.agents.embedded.listening import noun_phrases
+
 from echo_env.roles import Observation
 
 
@@ -72,10 +73,11 @@ class Stuffer(_Seeded):
 
     id = "stuffer"
     WORDS = (
-        "understand valid feelings hear support empathy safe space honour courage strength choice step perspective "
-        "healing together acknowledge pain grief shame anger lonely hope boundaries growth trust heart listening "
-        "compassion resilience meaning comfort gentle open honest brave care"
-    ).split()
+        "understand", "valid", "feelings", "hear", "support", "empathy", "safe", "space", "honour", "courage",
+        "strength", "choice", "step", "perspective", "healing", "together", "acknowledge", "pain", "grief",
+        "shame", "anger", "lonely", "hope", "boundaries", "growth", "trust", "heart", "listening", "compassion",
+        "resilience", "meaning", "comfort", "gentle", "open", "honest", "brave", "care",
+    )  # fmt: skip
 
     async def respond(self, observation: Observation) -> str:
         """Return sixteen of them and two nouns of the user's."""

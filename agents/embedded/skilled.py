@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from echo_env.agents.embedded.listening import Heard, noun_phrases, trained_ear
+
 from echo_env.profiles import CLUSTER_OF, data_root, read_yaml
 from echo_env.roles import Observation
 
