@@ -239,7 +239,8 @@ class LocalModel:
         known = [self._memory.recall(p) for p in prompts]
         rest = [p[len(k.ids) :] for p, k in zip(prompts, known, strict=True)]
         groups = list(_alike([len(r) for r in rest]))
-        pasts, following = dict[int, _Past](), dict[int, Tensor]()
+        pasts: dict[int, _Past] = {}
+        following: dict[int, Tensor] = {}
         for rows in groups:
             live = _Live([known[r] for r in rows], self.model)
             logits = live.feed([rest[r] for r in rows])
@@ -562,8 +563,10 @@ def _offline() -> Iterator[None]:
         yield
     finally:
         hub.HF_HUB_OFFLINE = before
-        os.environ.pop("HF_HUB_OFFLINE")
-        os.environ |= {} if variable is None else {"HF_HUB_OFFLINE": variable}
+        if variable is None:
+            del os.environ["HF_HUB_OFFLINE"]
+        else:
+            os.environ["HF_HUB_OFFLINE"] = variable
         voice.set_verbosity(level)
         if bar:
             voice.enable_progress_bar()

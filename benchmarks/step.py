@@ -31,7 +31,7 @@ def reply(rnd: random.Random, sentences: int) -> str:
     for _ in range(sentences):
         opening, middle, end = rnd.choice(OPENINGS), rnd.choice(MIDDLES), rnd.choice(ENDS)
         parts.append(
-            f"{opening} {middle} {end} {rnd.choice(['on day', 'since page', 'after round'])} {rnd.randrange(10**6)}."
+            f"{opening} {middle} {end} {rnd.choice(['on day', 'since page', 'after round'])} {rnd.randrange(1000)}."
         )
     return " ".join(parts)
 

@@ -80,7 +80,7 @@ def render(report: Report) -> str:
         figures=figures(report),
         data=_page_data(report, routes),
         conversations=[_conversation(case) for case in report.cases],
-        plotly=_plotly(),
+        plotly=plotly_packed(),
     )
 
 
@@ -114,7 +114,7 @@ def _environment() -> Environment:
 
 
 @lru_cache(maxsize=1)
-def _plotly() -> str:
+def plotly_packed() -> str:
     """Return plotly.js, gzipped and in base64: 2 MB in place of 5. The page unpacks it."""
     try:
         from plotly.offline import get_plotlyjs

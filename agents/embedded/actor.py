@@ -48,6 +48,10 @@ class _Heart:
     trust: float
     told: dict[str, Line] = field(default_factory=dict)
     hinted: set[str] = field(default_factory=set)
+    content: set[str] = field(default_factory=set)
+    """Content stems of everything told."""
+    feelings: set[str] = field(default_factory=set)
+    """Feelings about the things told."""
     unheard: dict[str, None] = field(default_factory=dict)
     """Ids of told lines that no reply has taken up warmly, oldest first: what a person comes back to."""
 
@@ -69,11 +73,13 @@ class EmbeddedActor:
         self._used: dict[str, list[str]] = {}
         self._last = ""
         self._dwelt = 0
+        self._language = "en"
 
     async def speak(self, view: ActorView) -> str:
         """Return the next message."""
         profile = view.profile
         if self._heart is None:
+            self._language = profile.language
             self._heart = _first_heart(profile)
         if not view.history:
             opening = dict(profile.lines)["opening"]
@@ -88,8 +94,8 @@ class EmbeddedActor:
         appraisal = appraise(
             reply,
             last=self._last,
-            told=frozenset().union(*(read(line.say, profile.language).content for line in heart.told.values())),
-            feelings=frozenset(line.feeling for line in heart.told.values() if line.feeling),
+            told=frozenset(heart.content),
+            feelings=frozenset(heart.feelings),
             relations=_relations(profile),
             earlier=frozenset(self._companion),
             wants_advice=False,
@@ -98,7 +104,8 @@ class EmbeddedActor:
         _move(heart, profile, appraisal)
         if appraisal.warmth > 0:
             taken_up = read(reply[:4000], profile.language).content
-            for item in [i for i in heart.unheard if len(taken_up & _content_of(profile, i)) >= 2]:
+            contents = _contents(profile)
+            for item in [i for i in heart.unheard if len(taken_up & contents[i]) >= 2]:
                 del heart.unheard[item]
         self._companion.update(s.lower() for s in split_sentences(reply[:4000]))
         return appraisal
@@ -127,6 +134,8 @@ class EmbeddedActor:
     def _tell(self, heart: _Heart, item: str, line: Line) -> str:
         heart.told[item] = line
         heart.unheard[item] = None
+        heart.content |= read(line.say, self._language).content
+        heart.feelings |= {line.feeling} if line.feeling else set()
         return line.say
 
     def _reaction(self, profile: ActorProfile, heart: _Heart, a: Appraisal) -> str:
@@ -245,20 +254,15 @@ def _relations(profile: ActorProfile) -> frozenset[str]:
 
 
 @lru_cache(maxsize=1024)
-def _contents(profile: ActorProfile) -> tuple[tuple[str, Line, frozenset[str]], ...]:
-    return tuple((i, line, read(line.say, profile.language).content) for i, line in profile.lines)
-
-
-def _content_of(profile: ActorProfile, item: str) -> frozenset[str]:
-    return next(content for i, _, content in _contents(profile) if i == item)
+def _contents(profile: ActorProfile) -> dict[str, frozenset[str]]:
+    return {i: read(line.say, profile.language).content for i, line in profile.lines}
 
 
 def _best_match(profile: ActorProfile, question: Reading) -> tuple[str, Line] | None:
     """The line that a question asks for: most shared content words, told ones included."""
-    asked = question.content
-    scored = [(len(asked & content), i, line) for i, line, content in _contents(profile)]
-    best = max(scored, key=lambda s: s[0], default=(0, "", None))
-    return (best[1], best[2]) if best[0] >= 1 and best[2] is not None else None
+    contents = _contents(profile)
+    item, line = max(profile.lines, key=lambda il: len(question.content & contents[il[0]]))
+    return (item, line) if question.content & contents[item] else None
 
 
 def _own(about: str) -> str:

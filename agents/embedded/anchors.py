@@ -79,12 +79,75 @@ def anchors_of(name: str) -> dict[str, Anchor]:
     return {a.id: a for a in rubric(name).anchors}
 
 
+class Cues:
+    """Finds which anchors' cues occur in a sentence.
+
+    Looking for a hundred patterns at every position of a sentence costs more than all the rest of judging it. Nearly
+    all of them begin with a known word: those are tried only where that word stands.
+    """
+
+    def __init__(self, acts: tuple[Anchor, ...]) -> None:
+        self._by_word: dict[str, list[tuple[int, re.Pattern[str]]]] = {}
+        self._anywhere: list[tuple[int, re.Pattern[str]]] = []
+        for k, anchor in enumerate(acts):
+            for cue in (part for cue in anchor.cues for part in _alternatives(cue)):
+                firsts = _first_words(cue)
+                for word in firsts:
+                    self._by_word.setdefault(word, []).append((k, re.compile(cue)))
+                if not firsts:
+                    self._anywhere.append((k, re.compile(cue)))
+
+    def found(self, text: str) -> set[int]:
+        """Return the indices of the anchors one of whose cues occurs in a lower-cased text."""
+        hits = {k for k, pattern in self._anywhere if pattern.search(text)}
+        for token in _TOKEN.finditer(text):
+            for k, pattern in self._by_word.get(token.group(), ()):
+                if k not in hits and pattern.match(text, token.start()):
+                    hits.add(k)
+        return hits
+
+
+_TOKEN = re.compile(r"[a-z]+?(?=n't)|[a-z]+")
+_FIRST = re.compile(r"([a-z]+?(?=n't)|[a-z]+)(\?)?(?![*+{])")
+
+
+def _first_words(cue: str) -> set[str]:
+    """Return the words with which a match of a cue can begin; empty where that cannot be told."""
+    if not cue.startswith(r"\b"):
+        return set()
+    rest = cue[2:]
+    options = [rest]
+    if rest.startswith("("):
+        end = next(i for i in range(len(rest)) if rest[: i + 1].count("(") == rest[: i + 1].count(")"))
+        if rest[end + 1 : end + 2] in ("?", "*"):
+            return set()
+        options = _alternatives(rest[1:end])
+    words: set[str] = set()
+    for option in options:
+        first = _FIRST.match(option)
+        if first is None or re.match(r"\([a-z]|\(.*\|[a-z]", option[first.end() :]):  # "play(ing)?" begins two words
+            return set()
+        words |= {first.group(1), first.group(1)[:-1]} if first.group(2) else {first.group(1)}
+    return words
+
+
+def _alternatives(cue: str) -> list[str]:
+    """Split a pattern at the bars that stand outside all brackets."""
+    parts, depth, start = [], 0, 0
+    for i, char in enumerate(cue):
+        depth += (char in "([") - (char in ")]")
+        if char == "|" and depth == 0:
+            parts.append(cue[start:i])
+            start = i + 1
+    return [*parts, cue[start:]]
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """Tells acts: the fitted half of a rubric."""
 
     acts: tuple[Anchor, ...]
-    cues: tuple[re.Pattern[str] | None, ...]
+    cues: Cues
     weights: Vec
     """Shape (features, acts)."""
     thresholds: tuple[float, ...]
@@ -103,15 +166,14 @@ class Reader:
         features, cued = self._features(text, [w for w in blanked if w != "_"])
         scores = features @ self.weights
         found = {}
-        for anchor, score, least, cue in zip(self.acts, scores.tolist(), self.thresholds, cued, strict=True):
-            if score >= (min(CUED_LEAST, least) if cue else least):
+        for k, (anchor, score, least) in enumerate(zip(self.acts, scores.tolist(), self.thresholds, strict=True)):
+            if score >= (min(CUED_LEAST, least) if k in cued else least):
                 found[anchor.id] = score
         return found
 
-    def _features(self, text: str, kept: list[str]) -> tuple[Vec, list[bool]]:
-        lowered = plain(text)
-        cued = [cue is not None and cue.search(lowered) is not None for cue in self.cues]
-        tail = [CUE_WEIGHT if c else 0.0 for c in cued]
+    def _features(self, text: str, kept: list[str]) -> tuple[Vec, set[int]]:
+        cued = self.cues.found(plain(text))
+        tail = [CUE_WEIGHT if k in cued else 0.0 for k in range(len(self.acts))]
         tail += [0.5 if text.rstrip().endswith("?") else 0.0, 0.3 if "you" in kept else 0.0, 0.3]
         whole, opening, close = encoder().spans(kept, (slice(None), slice(3), slice(-4, None)))
         return np.concatenate([whole, 0.7 * opening, 0.5 * close, np.array(tail, dtype=np.float32)]), cued
@@ -125,7 +187,7 @@ def reader(name: str) -> Reader:
     """
     found = rubric(name)
     acts = tuple(a for a in found.anchors if a.found_by == "act")
-    cues = tuple(re.compile("|".join(f"(?:{c})" for c in a.cues)) if a.cues else None for a in acts)
+    cues = Cues(acts)
     blank = Reader(acts, cues, np.zeros((0, 0), dtype=np.float32), ())
     examples = _examples(found, acts)
     x = np.stack([blank._features(re.sub(r"[{}]", "", text), _spoken(text))[0] for text, _ in examples]).astype(float)
