@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-from echo_env.agents.policy import LocalModel, local_model, smollm2_135m
+from echo_env.agents.policy import LocalModel, Options, local_model, smollm2_135m
 
 from echo_env.roles import Observation
 from echo_env.types import Message
@@ -65,6 +65,19 @@ def rate(policy: LocalModel, conversations: int, work: Callable[[], object]) -> 
     return conversations * policy.max_new_tokens / (time.perf_counter() - start)
 
 
+def row(policy: LocalModel, batch: int, tokens: int, single: int) -> str:
+    """Return one line of the table."""
+    policy.forget()
+    now = [conversation(policy, tokens, n) for n in range(batch)]
+    replies: list[str] = []
+    first = rate(policy, batch, lambda: replies.extend(policy.respond_batch(now)))
+    then = [go_on(o, r) for o, r in zip(now, replies, strict=True)]
+    few = then[:single]
+    loop = rate(policy, len(few), lambda: generate(policy, few))
+    later = rate(policy, batch, lambda: policy.respond_batch(then))
+    return f"{batch:>5} {loop:>9.1f} {first:>7.1f} {later:>7.1f} {first / loop:>8.1f} {later / loop:>7.1f}"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -75,24 +88,15 @@ def main() -> None:
     parser.add_argument("--single", type=int, default=2, help="conversations that the generate loop is timed on")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
-    make = smollm2_135m if not args.model else lambda **options: local_model(args.model, **options)
-    policy = make(threads=args.threads, temperature=0.0, max_new_tokens=args.new_tokens)
+    options = Options(threads=args.threads, temperature=0.0, max_new_tokens=args.new_tokens)
+    policy = local_model(args.model, **options) if args.model else smollm2_135m(**options)
     policy.stops = frozenset()
     generate(policy, [conversation(policy, 50, 0)])
-    print(
-        f"{policy.id}, {args.prompt_tokens}-token prompts, {args.new_tokens} new, {args.threads} thread(s), new tokens/s"
-    )
+    sizes = f"{args.prompt_tokens}-token prompts, {args.new_tokens} new tokens each"
+    print(f"{policy.id}, {sizes}, {args.threads} thread(s), new tokens/s")
     print(f"{'batch':>5} {'generate':>9} {'first':>7} {'next':>7} {'first x':>8} {'next x':>7}")
     for batch in args.batch:
-        policy.forget()
-        now = [conversation(policy, args.prompt_tokens, n) for n in range(batch)]
-        replies: list[str] = []
-        first = rate(policy, batch, lambda now=now, replies=replies: replies.extend(policy.respond_batch(now)))
-        then = [go_on(o, r) for o, r in zip(now, replies, strict=True)]
-        few = then[: args.single]
-        single = rate(policy, len(few), lambda few=few: generate(policy, few))
-        later = rate(policy, batch, lambda then=then: policy.respond_batch(then))
-        print(f"{batch:>5} {single:>9.1f} {first:>7.1f} {later:>7.1f} {first / single:>8.1f} {later / single:>7.1f}")
+        print(row(policy, batch, args.prompt_tokens, args.single))
 
 
 if __name__ == "__main__":

@@ -16,14 +16,14 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from echo_env.cases import INDEX_LABELS, STATUSES, Case, Status
+from echo_env.cases import INDEX_LABELS, STATUSES, Case, Status, without_folders
 from echo_env.errors import MissingExtra
 from echo_env.figures import AXIS_NAMES, MODEL_COLOURS, figures
-from echo_env.metrics import Comparison
+from echo_env.metrics import PROFILES, Comparison
 from echo_env.report import Report, Run
 from echo_env.significance import Interval
 from echo_env.tables import p_value, score_name
-from echo_env.types import Evidence, Turn
+from echo_env.types import EpisodeHeader, Evidence, Turn
 from echo_env.version import VERSION
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def render(report: Report) -> str:
         title=_title(report),
         lede=_lede(report),
         score_name=score_name(report.profile),
+        formula=_formula(report.profile),
         top=_top(report),
         facts=_facts(report.runs),
         told={name: any(getattr(m, name) is not None for m in report.models) for name in ("mean_return", "mean_words")},
@@ -140,6 +141,14 @@ def span(interval: Interval | None, factor: float = 1, digits: int = 1) -> str:
 def _title(report: Report) -> str:
     scenarios, models = len({case.scenario for case in report.cases}), len(report.models)
     return f"{models} model{'s' * (models != 1)} on {scenarios} scenario{'s' * (scenarios != 1)}"
+
+
+def _formula(profile: str) -> str:
+    """Return how the total is made of the three dimensions."""
+    chosen = PROFILES[profile]
+    parts = (("Outcome", chosen.outcome), ("Efficiency", chosen.efficiency), ("Stability", chosen.stability))
+    told = f"{score_name(profile)} = " + " + ".join(f"{weight:g} {name}" for name, weight in parts)
+    return told if profile == "epm" else f"{told} (weight profile {profile})"
 
 
 def _lede(report: Report) -> str:
@@ -276,13 +285,18 @@ def _conversation(case: Case) -> dict[str, Any]:
     return {
         "p0": case.p0,
         "person": case.person.model_dump() if case.person else None,
-        "header": record.header.model_dump(exclude={"p0"}) if record else None,
+        "header": _header(record.header) if record else None,
         "indices": _rounded(score.indices) if score and score.indices else None,
         "composite": _rounded(score.composite) if score and score.composite else None,
         "endedAt": score.ended_at if score else None,
         "outcome": record.outcome.model_dump() if record and record.outcome else None,
         "turns": [_turn(case, i) for i in range(len(case.levels))],
     }
+
+
+def _header(header: EpisodeHeader) -> dict[str, str | int]:
+    told = header.model_dump(exclude={"p0"})
+    return {key: without_folders(value) if isinstance(value, str) else value for key, value in told.items()}
 
 
 def _rounded(record: Any) -> dict[str, float]:
@@ -306,7 +320,7 @@ def _turn(case: Case, i: int) -> dict[str, Any]:
         "note": turn.judgement.note if turn.judgement else "",
         "direction": turn.direction.model_dump() if turn.direction else None,
         "reward": _round3(turn.reward),
-        "failure": turn.failure,
+        "failure": without_folders(turn.failure),
     }
 
 

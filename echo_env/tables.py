@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -23,22 +23,22 @@ ENDS_A_TABLE = 6
 
 def print_tables(report: Report, console: Console) -> None:
     """Print scores, indices, ends, comparisons, and what was left out."""
-    console.print(Text(_title(report), style="bold"), soft_wrap=True)
     width = max(console.width, NARROW)
-    for table in (_scores(report, width), _indices(report, width), *_ends(report, width), _comparisons(report, width)):
-        if table.row_count:
-            console.print()
-            console.print(table)
+    console.print(Text(_title(report), style="bold"))
+    for table in (_scores(report, width), _indices(report, width), *_ends(report, width)):
+        console.print(table)
+    if report.comparisons:
+        console.print(_comparisons(report, width))
     lines = list(_left_out(report.models))
     if lines:
         console.print()
     for line in lines:
-        console.print(Text(line, style="yellow"), soft_wrap=True)
+        console.print(Text(line, style="yellow"))
 
 
 def score_name(profile: str) -> str:
     """Return what the weighted total is called: only under the profile `epm` is it the papers' EPM-Q."""
-    return "EPM-Q" if profile == "epm" else f"total ({profile})"
+    return "EPM-Q" if profile == "epm" else "Total"
 
 
 def p_value(p: float) -> str:
@@ -63,10 +63,9 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, names: int = 1) -> Table:
+def _table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, names: int = 1) -> Group:
     """Lay out a table whose first `names` columns are names, cut so that the whole is at most `width` wide."""
-    table = Table(box=box.SIMPLE_HEAD, title=caption, title_justify="left", title_style="italic", show_edge=False)
-    table.padding, table.pad_edge = (0, 1, 0, 0), False
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     widest = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     left = (width - sum(widest[names:]) - 2 * len(columns)) // names
     for column, needed in zip(columns[:names], widest[:names], strict=True):
@@ -75,10 +74,10 @@ def _table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], 
         table.add_column(column, justify="right", no_wrap=True, width=needed)
     for row in rows:
         table.add_row(*map(Text, row))  # Text: a name is never read as markup
-    return table
+    return Group("", Text(caption, style="italic"), table)
 
 
-def _scores(report: Report, width: int) -> Table:
+def _scores(report: Report, width: int) -> Group:
     name = score_name(report.profile)
     columns = ["Model", "n", name, "95 % CI", "Success", "95 % CI", "Return", "Turns", "Words"]
     rows = [_score_row(model) for model in report.models]
@@ -108,7 +107,7 @@ def _span(interval: Interval | None, factor: float = 1, digits: int = 1) -> str:
     return f"{number(interval.low * factor, digits)}..{number(interval.high * factor, digits)}"
 
 
-def _indices(report: Report, width: int) -> Table:
+def _indices(report: Report, width: int) -> Group:
     rows = [
         [m.summary.model, *(number(getattr(m.summary.indices, name, None)) for name in INDEX_NAMES)]
         for m in report.models
@@ -117,7 +116,7 @@ def _indices(report: Report, width: int) -> Table:
     return _table(caption, ["Model", *INDEX_LABELS.values()], rows, width)
 
 
-def _ends(report: Report, width: int) -> Iterable[Table]:
+def _ends(report: Report, width: int) -> Iterable[Group]:
     seen = [status for status in STATUSES if any(status in model.statuses for model in report.models)]
     for start in range(0, len(seen), ENDS_A_TABLE):
         part = seen[start : start + ENDS_A_TABLE]
@@ -125,7 +124,7 @@ def _ends(report: Report, width: int) -> Iterable[Table]:
         yield _table("How the episodes ended", ["Model", *part], rows, width)
 
 
-def _comparisons(report: Report, width: int) -> Table:
+def _comparisons(report: Report, width: int) -> Group:
     columns = ["Upper", "Lower", "Diff.", "95 % CI", "p", "Only up", "Only low", "p"]
     rows = [
         [
