@@ -21,7 +21,7 @@ from echo_env.errors import ConfigError, EpisodeOver
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
 from echo_env.session import Advance, DialogueSession, run_now
 from echo_env.spaces import UnicodeText
-from echo_env.types import EpmDelta, Outcome, Turn
+from echo_env.types import AXES, EpmDelta, Outcome, Turn
 
 MAX_MESSAGE = 4_000
 """Most characters of an observation of one message."""
@@ -162,8 +162,9 @@ def epm_line(turn: Turn) -> str:
         return f"EPM  not judged ({turn.failure})"
     c, a, p = turn.epm.position
     levels = turn.judgement.levels
-    moved = " ".join(f"{axis}{levels[2 * k]:+d}{levels[2 * k + 1]:+d}" for k, axis in enumerate("CAP"))
-    return f"EPM  C {c:.0f}  A {a:.0f}  P {p:.0f}   work {turn.epm.work:+.2f}   levels {moved}"
+    moved = [axis + "".join(f"{x:+d}" for x in levels[2 * k : 2 * k + 2] if x) for k, axis in enumerate(AXES)]
+    found = " ".join(m for m in moved if len(m) > 1) or "none"
+    return f"EPM  C {c:.0f}  A {a:.0f}  P {p:.0f}   work {turn.epm.work:+.2f}   levels {found}"
 
 
 def _initial(scenario: Scenario) -> EpmDelta:

@@ -97,7 +97,14 @@ def ends(report: Report) -> Figure:
         counts = [model.statuses.get(status, 0) for model in report.models]
         if any(counts):
             shape = (
-                {"shape": pattern, "fillmode": "overlay", "size": 6, "solidity": 0.3, "fgcolor": "var(--card)"}
+                {
+                    "shape": pattern,
+                    "fillmode": "overlay",
+                    "size": 6,
+                    "solidity": 0.3,
+                    "fgcolor": "var(--card)",
+                    "fgopacity": 0.6,
+                }
                 if pattern
                 else {}
             )

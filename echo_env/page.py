@@ -167,9 +167,10 @@ def _lede(report: Report) -> str:
 
 def _next(c: Comparison, name: str) -> str:
     p = p_value(c.p_value)
+    where = "the one scenario" if c.shared == 1 else f"the {c.shared} scenarios"
     return (
-        f" {c.model_b} is next, {number(abs(c.difference))} points of {name} behind on the {c.shared} scenarios that"
-        f" both were scored on (p {'< ' + p[1:] if p.startswith('<') else '= ' + p})."
+        f" {c.model_b} is next, {number(abs(c.difference))} points of {name} behind on {where} that both were scored on"
+        f" (p {'< ' + p[1:] if p.startswith('<') else '= ' + p})."
     )
 
 
@@ -195,15 +196,13 @@ def _facts(runs: Sequence[Run]) -> dict[str, str]:
 
 
 def _missing(report: Report) -> list[tuple[str, list[str]]]:
+    """Return for each model what was left out of its scores; models that miss nothing are left out here."""
     found = []
     for model in report.models:
-        counts = {
-            "unscored episodes: too few turns judged": model.summary.unscored,
-            "unfinished episodes": model.unfinished,
-            f"of {model.turns} turns unjudged": model.unjudged_turns,
-            **{f"× {kind}": count for kind, count in model.failures.items()},  # noqa: RUF001
-        }
-        told = [f"{count} {what}" for what, count in counts.items() if count]
+        told = [f"{model.unjudged_turns} of {model.turns} turns unjudged"] if model.unjudged_turns else []
+        counts = {"unscored (too few turns judged)": model.summary.unscored, "unfinished": model.unfinished}
+        told += [f"{n} episode{'s' * (n != 1)} {what}" for what, n in counts.items() if n]
+        told += [f"{kind}, {count} times" for kind, count in model.failures.items()]
         if told:
             found.append((model.summary.model, told))
     return found

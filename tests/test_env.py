@@ -41,7 +41,7 @@ REPLIES = (
     "It seems to me that you already know what you want. What would the first step be?",
 )
 INFO = {"epm", "evidence", "reward_parts", "direction", "turn", "judge_failed"}
-ENVIRONMENT_WORDS = re.compile(r"epm|prog|neg|rubric|anchor|empathy score|reward|\[|\]", re.IGNORECASE)
+HIDDEN_WORDS = re.compile(r"\b(epm|prog|neg|rubric|anchor|reward)\b|empathy score|[][{}]", re.IGNORECASE)
 
 each_id = pytest.mark.parametrize("env_id", IDS)
 
@@ -163,6 +163,7 @@ def test_a_copy_made_mid_episode_goes_on_in_the_same_way(env_id: str, copied: Ca
     twin = copied(env)
     assert same(go_on(twin, actions[6:]), go_on(env, actions[6:]))
     assert twin.render() == env.render()
+    assert same(twin.unwrapped.np_random.bit_generator.state, env.unwrapped.np_random.bit_generator.state)
     assert same(twin.reset(), env.reset()), "the copy's generator is not where the original's is"
 
 
@@ -349,10 +350,6 @@ def compare_vector(vector: VectorEnv[Any, Any, Any], env_id: str, mode: Autorese
     assert same(first, kept), "observations handed out change afterwards"
 
 
-def text_or_features(env_id: str, fast: bool = False) -> dict[str, Any]:
-    return {"max_turns": 3} | ({"scenario": "career-01"} if fast else {})
-
-
 @each_id
 @pytest.mark.parametrize("how", ["default", "sync", "async"])
 def test_make_vec_equals_single_environments(env_id: str, how: str) -> None:
@@ -395,6 +392,7 @@ def test_whole_conversations_cross_shared_memory() -> None:
         vector.close()
 
 
+@pytest.mark.filterwarnings("ignore:.*ERROR")
 def test_an_error_in_a_worker_reaches_the_caller_whole() -> None:
     vector = AsyncVectorEnv([lambda: make("echo/Companion-v0")] * 2)
     try:
@@ -523,8 +521,7 @@ def test_the_observation_is_the_conversation_and_nothing_else() -> None:
         said += [f"companion: {turn.reply}", f"user: {user}"]
         assert observation == "\n".join(said)
         assert "<think>" not in observation
-        assert not ENVIRONMENT_WORDS.search(user)
-        assert not any(ch.isdigit() and ch in "0123456789" for ch in user if ch not in opening) or "EPM" not in user
+        assert not HIDDEN_WORDS.search(user)
         if terminated or truncated:
             break
 
@@ -612,8 +609,9 @@ def test_an_unknown_name_of_every_kind_names_the_nearest(monkeypatch: pytest.Mon
 
 def test_features_are_named_and_within_range() -> None:
     env = StrategyEnv()
-    assert env.observation_space.shape == (len(env.feature_names),) == (24,)
-    assert len(set(env.feature_names)) == 24
+    size = len(env.feature_names)
+    assert env.observation_space.shape == (size,) == (len(set(env.feature_names)),)
+    assert f"({size},)" in str(StrategyEnv.__doc__), "the docstring names another shape"
     assert env.action_space.nvec.tolist() == [len(env.strategies), len(env.intensities)] == [8, 3]
     seen = []
     for seed in range(3):
@@ -651,7 +649,7 @@ def test_every_action_says_something_of_its_own() -> None:
             assert isinstance(info["message"], str)
             replies[strategy, intensity] = info["reply"]
     assert all(replies.values())
-    assert len(set(replies.values())) >= 20
+    assert len(set(replies.values())) >= 16  # "connect" has nothing to tie to at first, "resonate" is warm already
 
 
 @pytest.mark.parametrize(

@@ -440,7 +440,7 @@ class TestHtml:
     def test_it_tells_what_is_missing(self, page: Path) -> None:
         text = page.read_text(encoding="utf-8")
         assert "3 of 77 turns unjudged" in text
-        assert "1 unfinished episodes" in text
+        assert "1 episode unfinished" in text
         assert "judge: TimeoutError" in text
 
     def test_no_path_of_the_machine(self, page: Path, root: Path) -> None:

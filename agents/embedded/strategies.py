@@ -20,7 +20,7 @@ STRATEGIES = ("question", "reflect", "resonate", "connect", "reframe", "affirm",
 """What a companion may do in a turn: ask, put in other words, answer the feeling, tie to something told earlier, offer
 another view, affirm a strength, hand back a choice, give advice."""
 INTENSITIES = ("single", "warm", "full")
-"""The strategy alone; the feeling answered first; and a strength or wish taken up as well."""
+"""One sentence; the feeling answered first; the same for two of the things that were said."""
 PATIENCE = 45
 
 FEATURES = (
@@ -85,11 +85,9 @@ def realise(observation: Observation, strategy: int, intensity: int, seed: int) 
     parts = [_sentence(listener, heard, felt, STRATEGIES[strategy], seed)]
     if intensity >= 1 and STRATEGIES[strategy] != "resonate":
         parts.insert(0, feeling_move(listener, felt))
-    if intensity == 2:
-        able = max(heard, key=lambda h: max(h.certainty["wish"], h.certainty["strength"]))
-        extra: Move = "empower" if able.certainty["wish"] >= able.certainty["strength"] else "affirm"
-        if _MOVES.get(STRATEGIES[strategy]) != extra:
-            parts.append(listener.say(extra, able))
+    rest = tuple(h for h in heard if h.text not in (felt.text,))
+    if intensity == 2 and rest and STRATEGIES[strategy] in _MOVES:
+        parts.append(listener.say(_MOVES[STRATEGIES[strategy]], rest[0]))
     return " ".join(parts)
 
 
