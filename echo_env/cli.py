@@ -40,16 +40,10 @@ class Format(StrEnum):
 def main() -> None:
     """Run the command line."""
     try:
-        app(standalone_mode=False)
+        app()
     except EchoError as e:
         sys.stderr.write(f"error: {e}\n")
         sys.exit(1)
-    except (KeyboardInterrupt, typer.Abort):
-        sys.stderr.write("interrupted; what was played is on disk, --resume goes on from there\n")
-        sys.exit(130)
-    except typer.TyperException as e:
-        e.show()
-        sys.exit(e.exit_code)
 
 
 def _echo_version(value: bool) -> None:
@@ -171,7 +165,12 @@ def _run_with_bar(config: RunConfig, out: Path, resume: bool, overwrite: bool) -
         def tell(p: Progress) -> None:
             bar.update(task, total=p.total, completed=p.done, note=f"{p.turns} turns, {p.successes} succeeded")
 
-        return play(config, out, resume=resume, overwrite=overwrite, tell=tell)
+        try:
+            return play(config, out, resume=resume, overwrite=overwrite, tell=tell)
+        except KeyboardInterrupt:
+            bar.stop()
+            typer.echo("interrupted; what was played is on disk, --resume goes on from there", err=True)
+            raise typer.Exit(130) from None
 
 
 def _options(pairs: list[str]) -> dict[str, Any]:
@@ -295,7 +294,8 @@ def play(
         typer.echo(f"{name}: {message}")
         try:
             reply = run_now(watched.respond(env.session.observation)) if watched else input("you: ")
-        except EOFError:
+        except (EOFError, KeyboardInterrupt):
+            typer.echo("")
             return
         if watched:
             typer.echo(f"{policy}: {reply}")

@@ -12,7 +12,7 @@ The observation is what the person says. Everything that a policy must not see i
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 
@@ -51,7 +51,7 @@ class CompanionEnv(gym.Env[str, str]):
         ConfigError: An option is unknown; the message names the nearest one.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  Gymnasium declares it so
 
     def __init__(
         self,

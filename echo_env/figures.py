@@ -39,13 +39,13 @@ class Look(NamedTuple):
     colour: str
     dash: str
     symbol: str
-    """Of the last point, in the plane and in space alike."""
+    """Of the last point; one that plotly draws in space too, where an x depends on the reader's fonts."""
 
 
 LOOKS: dict[Group, Look] = {
     "success": Look("var(--success)", "solid", "circle"),
-    "failure": Look("var(--failure)", "dash", "x"),
-    "open": Look("var(--cut)", "dashdot", "square-open"),
+    "failure": Look("var(--failure)", "dash", "square"),
+    "open": Look("var(--cut)", "dashdot", "diamond"),
     "cut": Look("var(--cut)", "dot", "diamond-open"),
 }
 PATTERNS: dict[Status, tuple[str, str]] = {
@@ -202,7 +202,7 @@ def radar(report: Report, scored: Sequence[Case], key: Callable[[Case], str], na
 
 def box(report: Report, scored: Sequence[Case], index: str) -> Figure:
     """One index: a box for each model, over its scored episodes."""
-    boxes = []
+    boxes: list[Figure] = []
     for i, name, cases in _by_model(report, scored):
         values = [_round(getattr(case.score.indices, index)) for case in cases if case.score and case.score.indices]
         labels = [_plain(case.scenario) for case in cases]
@@ -259,8 +259,8 @@ def work(cases: Sequence[tuple[int, Case]]) -> Figure:
         line = _line(k, case, "scatter") | {"x": list(range(len(shares))), "y": shares}
         data.append(line | {"hovertemplate": "<b>%{meta[0]}</b><br>turn %{x}: E = %{y:.0f} % of |P0|<extra></extra>"})
     for group, members in _groups(cases).items():
-        last = [(len(case.levels), _held(_energy_shares(case), 0)[-1]) for _, case in members]
-        marks = _marks(group, members, "scatter") | {"x": [t for t, _ in last], "y": [e for _, e in last]}
+        last = [_held(_energy_shares(case), 0)[-1] for _, case in members]
+        marks = _marks(group, members, "scatter") | {"x": [len(case.levels) for _, case in members], "y": last}
         data.append(marks | {"hoverinfo": "skip"})
     layout = _layout("turn", "energy E, % of |P0|", shapes=[_level_line(100)])
     layout["xaxis"] |= {"rangemode": "tozero"}
@@ -384,7 +384,7 @@ def _layout(x: str, y: str, **more: object) -> Figure:
     }
 
 
-_NEEDS = {axis: f"{axis}, {name.split()[0]}" for axis, name in AXIS_NAMES.items()}
+_NEEDS: dict[str, str] = {axis: f"{axis}, {name.split()[0]}" for axis, name in AXIS_NAMES.items()}
 _LEGEND_BELOW: Figure = {"orientation": "h", "x": 0.5, "xanchor": "center", "y": -0.1, "yanchor": "top"}
 _LEGEND_ABOVE: Figure = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.04, "yanchor": "bottom"}
 

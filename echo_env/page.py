@@ -247,6 +247,7 @@ def _page_data(report: Report, routes: Sequence[str]) -> dict[str, Any]:
     used = {e.anchor for case in report.cases if case.record for turn in case.record.turns for e in _evidence(turn)}
     return {
         "title": _title(report),
+        "noun": "conversations" if report.kind == "runs" else "episodes",
         "score": score_name(report.profile),
         "scorer": report.scorer,
         "models": [model.summary.model for model in report.models],
@@ -283,7 +284,7 @@ def _conversation(case: Case) -> dict[str, Any]:
     score, record = case.score, case.record
     return {
         "p0": case.p0,
-        "person": case.person.model_dump() if case.person else None,
+        "person": case.person.model_dump(exclude={"needs": {"__all__": {"asks"}}}) if case.person else None,
         "header": _header(record.header) if record else None,
         "indices": _rounded(score.indices) if score and score.indices else None,
         "composite": _rounded(score.composite) if score and score.composite else None,

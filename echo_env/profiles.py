@@ -381,11 +381,10 @@ def get_scenario(name: str) -> Scenario:
     if name.endswith((".yaml", ".yml")):
         return load_scenario(name)
     split, _, number = name.rpartition("-")
-    if split in ("train", "dev"):
+    if split in ("train", "dev") and number.isdigit() and name in scenario_ids(split):
         from echo_env.generator import generate
 
-        if number.isdigit() and name in scenario_ids(split):
-            return generate(split, int(number))
+        return generate("train" if split == "train" else "dev", int(number))
     if name not in benchmark():
         raise unknown_name("scenario", name, [*benchmark(), "train-0000", "dev-0000"])
     return benchmark()[name]

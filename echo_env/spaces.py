@@ -111,7 +111,7 @@ _CHARACTERS = _Characters()
 
 
 @flatten.register(UnicodeText)
-def _flatten(space: UnicodeText, x: str) -> NDArray[np.int32]:
+def _flatten(space: UnicodeText, x: str) -> NDArray[np.int32]:  # type: ignore[misc]
     """Code points, padded with 0x110000: shape (max_length,)."""
     out = np.full(space.max_length, _SIZE, dtype=np.int32)
     out[: len(x)] = np.frombuffer(x.encode("utf-32-le", "surrogatepass"), dtype=np.int32)
@@ -119,7 +119,7 @@ def _flatten(space: UnicodeText, x: str) -> NDArray[np.int32]:
 
 
 @unflatten.register(UnicodeText)
-def _unflatten(space: UnicodeText, x: NDArray[np.int32]) -> str:
+def _unflatten(space: UnicodeText, x: NDArray[np.int32]) -> str:  # type: ignore[misc]
     kept = x[x < _SIZE].astype("<i4")
     return kept.tobytes().decode("utf-32-le", "surrogatepass")
 

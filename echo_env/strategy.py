@@ -7,11 +7,11 @@ phrase bank puts into words. The world behind it is that of `echo/Companion-v0`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, MultiDiscrete
+from gymnasium.spaces import Box, MultiDiscrete, Space
 from numpy.typing import NDArray
 
 from echo_env import registry
@@ -31,7 +31,7 @@ class StrategyEnv(gym.Env[Features, NDArray[np.int64]]):
         **options: Those of `CompanionEnv`, except `observe`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012  Gymnasium declares it so
 
     def __init__(self, **options: Any) -> None:
         self._companion = CompanionEnv(**options)
@@ -40,7 +40,9 @@ class StrategyEnv(gym.Env[Features, NDArray[np.int64]]):
         self.strategies = cast("tuple[str, ...]", registry.load(f"{_MODULE}:STRATEGIES"))
         self.intensities = cast("tuple[str, ...]", registry.load(f"{_MODULE}:INTENSITIES"))
         self.observation_space = Box(0.0, 1.0, (len(self.feature_names),), np.float32)
-        self.action_space = MultiDiscrete([len(self.strategies), len(self.intensities)])
+        self.action_space = cast(
+            "Space[NDArray[np.int64]]", MultiDiscrete([len(self.strategies), len(self.intensities)])
+        )
         self._actions: list[tuple[int, int]] = []
         self._voice = 0
 

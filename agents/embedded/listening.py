@@ -190,7 +190,8 @@ def fit(lines: list[Line]) -> Ear:
             near = FEELINGS[CLUSTER_OF[line.feeling]]
             row[[FEELING_WORDS.index(w) for w in near if w != line.feeling]] = 0.25
     gram = x.T @ x + RIDGE * np.eye(x.shape[1])
-    return Ear(np.linalg.solve(gram, x.T @ kinds), np.linalg.solve(gram, x.T @ feelings))
+    solved = np.linalg.solve(gram, x.T @ np.hstack([kinds, feelings])).astype(np.float64)
+    return Ear(solved[:, : len(KINDS)], solved[:, len(KINDS) :])
 
 
 @lru_cache(maxsize=1)
