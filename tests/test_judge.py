@@ -3,7 +3,7 @@
 import asyncio
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from echo_env.agents.embedded.judge import MAX_WORDS, EmbeddedJudge
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from echo_env.errors import ScenarioError
 from echo_env.profiles import IEDR_ITEMS, STAGES, Scenario, benchmark
 from echo_env.roles import Exchange, JudgeProfile, JudgeView, profiles_of
 from echo_env.types import AXES, Axis, Judgement, Levels
@@ -166,7 +167,7 @@ TOLD_BY = {
 """The message that the clear example answers; the opening where nothing else is said."""
 
 
-@pytest.mark.parametrize(("anchor", "first", "before", "reply"), CLEAR)
+@pytest.mark.parametrize(("anchor", "first", "before", "reply"), CLEAR, ids=[anchor for anchor, *_ in CLEAR])
 def test_a_clear_example_shows_its_anchor(anchor: str, first: Axis, before: Talk, reply: str) -> None:
     judgement = verdict(*before, (TOLD_BY.get(anchor, "opening"), reply), scenario=keeper(first))
     assert anchor in anchors(judgement)
@@ -237,7 +238,7 @@ def test_most_of_the_rubrics_own_examples_of_harm_are_found(anchor: str) -> None
             marks=pytest.mark.xfail(strict=True, reason="'what did you expect' counts as A.neg.2.judges"),
         ),
         pytest.param(
-            "Can you not help being ashamed? You can't help being ashamed of that letter.",
+            "You can't help being ashamed of that letter.",
             marks=pytest.mark.xfail(strict=True, reason="\"can't help being\" is read as a denial: C.neg.2.misreads"),
         ),
     ],
@@ -307,11 +308,19 @@ def test_what_the_person_raises_again_may_be_answered_again() -> None:
     assert "A.neg.1.circles" not in anchors(verdicts(talk)[2])
 
 
-@pytest.mark.parametrize("reply", ["You signed the harbour papers in March, I suppose.", "You took a lighthouse post."])
-def test_nothing_pays_before_it_was_told(reply: str) -> None:
-    assert all(level <= 0 for level in verdict(("opening", reply)).levels)
-    told = "turn.0" if "papers" in reply else "young_adult.0"
-    assert verdict(("opening", "Hm."), (told, reply)).levels.c_prog == 1
+@pytest.mark.parametrize(
+    ("item", "reply"),
+    [
+        ("turn.0", "You signed the harbour papers in March, I suppose."),
+        ("young_adult.0", "You took the lighthouse post and were lonely there."),
+        ("now.0", "You kept that log by hand, and it shows what you stand for."),
+        ("beat3.0", "Which day before winter would you choose to cross the strait?"),
+    ],
+)
+def test_nothing_pays_before_it_was_told(item: str, reply: str) -> None:
+    before, after = verdicts([("opening", reply), (item, f"{reply} That much I heard.")])
+    assert item not in {e.item for e in before.evidence}
+    assert item in {e.item for e in after.evidence if e.level > 0}
 
 
 def test_an_unspoken_feeling_named_rightly_with_its_grounding_is_the_highest() -> None:
@@ -354,10 +363,13 @@ def test_a_voiced_feeling_denied_is_a_misreading() -> None:
     assert verdict(("beat1.0", "You're not really ashamed of that letter.")).levels.c_neg == -2
 
 
-@pytest.mark.parametrize("item", ["now.0", "young_adult.0", "beat3.0", *(["opening", "beat1.0", "turn.0"])])
+MIRROR = {"I'm": "you're", "I": "you", "My": "your", "my": "your", "our": "your", "myself": "yourself", "was": "were"}
+
+
+@pytest.mark.parametrize("item", SAY)
 def test_a_copy_in_second_person_earns_nothing(item: str) -> None:
-    turned = re.sub(r"\bI'm\b", "you're", re.sub(r"\bI\b", "you", re.sub(r"\b(my|our)\b", "your", SAY[item], flags=re.I)))
-    judgement = verdict((item, turned.replace("was", "were")))
+    turned = " ".join(MIRROR.get(word.strip(","), word) for word in SAY[item].split())
+    judgement = verdict((item, turned))
     assert "C.neg.1.parrots" in anchors(judgement)
     assert sum(level for level in judgement.levels if level > 0) == 0
 
@@ -631,13 +643,8 @@ def test_judgements_do_not_depend_on_what_was_judged_before() -> None:
 
 
 def test_an_unknown_rubric_is_an_error_at_once() -> None:
-    from echo_env.errors import ScenarioError
-
     with pytest.raises(ScenarioError, match="epm_v9"):
         EmbeddedJudge("epm_v9")
-
-
-Reaction = Callable[[str], str]
 
 
 def test_a_reply_in_html_or_markup_is_read_as_its_words() -> None:
