@@ -10,7 +10,7 @@ from typing import cast
 from echo_env import registry
 from echo_env.build import WorldConfig, recipe_of
 from echo_env.epm import Scorer
-from echo_env.errors import RecordError
+from echo_env.errors import RecordError, redact
 from echo_env.profiles import get_scenario
 from echo_env.record import EpisodeWriter, RunFolder, find_runs
 from echo_env.rewards import Recipe, Step
@@ -69,7 +69,9 @@ async def rejudge(episode: Episode, judge: Judge) -> Episode:
         try:
             judgement, failure = await judge.judge(JudgeView(profile, history, exchange)), ""
         except Exception as e:  # recorded as a missing judgement, like in a live turn
-            judgement, failure = None, f"judge: {type(e).__name__}: {e}"
+            judgement, failure = None, redact(f"judge: {type(e).__name__}: {e}")[:500]
+        others = [f for f in turn.failure.split("; ") if f and not f.startswith("judge: ")]
+        failure = "; ".join([*([failure] if failure else []), *others])
         before, state = state, scorer.advance(state, judgement.levels if judgement else None)
         end = episode.outcome.end if episode.outcome and turn.index == len(episode.turns) else None
         turns.append(_turn(turn, judgement, failure, scorer, recipe, Step(scorer, before, state, end)))

@@ -16,7 +16,7 @@ from echo_env.profiles import Scenario, get_scenario, scenario_ids
 from echo_env.record import EpisodeWriter, RunFolder, new_header, read_episode
 from echo_env.roles import Observation, Policy
 from echo_env.session import DialogueSession
-from echo_env.types import Episode, Record, Turn
+from echo_env.types import Episode, Outcome, Record, Turn
 
 
 class RunConfig(Record):
@@ -166,6 +166,9 @@ class _Runner:
         if recorded is not None:
             for turn in recorded.turns:
                 await self._replay(live, turn)
+            if session.outcome is not None:  # killed between the last turn and the outcome
+                self._finish(live, session.outcome)
+                return None
         return live
 
     async def _replay(self, live: _Live, turn: Turn) -> None:
@@ -215,10 +218,13 @@ class _Runner:
         self.turns += 1
         if advance.outcome is None:
             return True
-        conversation.writer.finish(advance.outcome)
-        self.done += 1
-        self.successes += advance.outcome.end == "success"
+        self._finish(conversation, advance.outcome)
         return False
+
+    def _finish(self, conversation: _Live, outcome: Outcome) -> None:
+        conversation.writer.finish(outcome)
+        self.done += 1
+        self.successes += outcome.end == "success"
 
     def _fail(self, conversation: _Live, error: EchoError) -> None:
         conversation.writer.close()

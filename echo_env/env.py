@@ -16,7 +16,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from echo_env.build import WorldConfig, build_session, recipe_of, scorer_of
+from echo_env.build import WorldConfig, build_session
 from echo_env.errors import ConfigError, EpisodeOver
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
 from echo_env.session import Advance, DialogueSession, run_now
@@ -65,6 +65,9 @@ class CompanionEnv(gym.Env[str, str]):
         observe: str = "message",
         render_mode: str | None = None,
     ) -> None:
+        _require_text(
+            scenario=scenario or "", split=split, backend=backend, judge=judge or "", scorer=scorer, recipe=recipe
+        )
         if observe not in ("message", "conversation"):
             raise ConfigError(f"observe must be 'message' or 'conversation', got '{observe}'")
         if render_mode not in (None, "ansi"):
@@ -72,11 +75,10 @@ class CompanionEnv(gym.Env[str, str]):
         if max_turns is not None and (not isinstance(max_turns, int) or max_turns < 1):
             raise ConfigError(f"max_turns must be a whole number from 1, or None, got {max_turns!r}")
         self._world = WorldConfig(backend=backend, judge=judge, scorer=scorer, recipe=recipe, max_turns=max_turns)
-        scorer_of(self._world)  # a wrong name is an error now, not at the first reset
-        recipe_of(self._world)
-        self._ids = (scenario,) if scenario is not None else tuple(scenario_ids(split))
-        if scenario is not None:
-            get_scenario(scenario)
+        ids = tuple(scenario_ids(split))
+        self._ids = (scenario,) if scenario is not None else ids
+        # a wrong name is an error now, not at the first reset
+        build_session(self._world, get_scenario(self._ids[0]), seed=0)
         self._observe = observe
         self.render_mode = render_mode
         self.observation_space = UnicodeText(MAX_MESSAGE if observe == "message" else MAX_TRANSCRIPT)
@@ -106,11 +108,8 @@ class CompanionEnv(gym.Env[str, str]):
             Their first message, and info: `scenario` and the initial `epm`.
         """
         super().reset(seed=seed)
-        unknown = sorted(set(options or {}) - set(RESET_OPTIONS))
-        if unknown:
-            raise ConfigError(f"unknown reset option '{unknown[0]}'", f"known: {', '.join(RESET_OPTIONS)}")
         drawn = self._ids[int(self.np_random.integers(len(self._ids)))]
-        scenario = get_scenario((options or {}).get("scenario", drawn))
+        scenario = get_scenario(_asked_for(options) or drawn)
         session = build_session(self._world, scenario, int(self.np_random.integers(2**31)))
         self._session, self._turns = session, []
         run_now(session.open())
@@ -154,6 +153,25 @@ class CompanionEnv(gym.Env[str, str]):
         if self._observe == "message":
             return self._newest()[:MAX_MESSAGE]
         return "\n".join(f"{m.role}: {m.text}" for m in self.session.observation.messages)[-MAX_TRANSCRIPT:]
+
+
+def _require_text(**options: Any) -> None:
+    for name, value in options.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{name} must be a name, got {value!r:.60}")
+
+
+def _asked_for(options: dict[str, Any] | None) -> str:
+    """Return the scenario that reset options ask for; empty where they ask for none."""
+    if options is None:
+        return ""
+    if not isinstance(options, dict):
+        raise ConfigError(f"reset options are a dict, got {options!r:.60}", 'for example  {"scenario": "career-01"}')
+    unknown = sorted(set(options) - set(RESET_OPTIONS))
+    if unknown:
+        raise ConfigError(f"unknown reset option '{unknown[0]}'", f"known: {', '.join(RESET_OPTIONS)}")
+    _require_text(**options)
+    return str(options.get("scenario", ""))
 
 
 def epm_line(turn: Turn) -> str:

@@ -7,6 +7,8 @@ traceback. Anything else that escapes is a bug.
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from collections.abc import Iterable
 
 
@@ -14,14 +16,15 @@ class EchoError(Exception):
     """Root of the tree.
 
     Args:
-        message: What happened and what was expected.
+        message: What happened and what was expected. Another error of this tree is taken over: Gymnasium's workers
+            raise an error anew in the caller's process, by calling its class with the error itself.
         hint: What to do about it; printed on a line of its own.
     """
 
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+    def __init__(self, message: str | EchoError, hint: str = "") -> None:
+        self.message: str = message.message if isinstance(message, EchoError) else message
+        self.hint: str = message.hint if isinstance(message, EchoError) else hint
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         """Return the message, followed by the hint where there is one."""
@@ -49,26 +52,37 @@ class EpisodeOver(EchoError):
 
 
 class MissingExtra(EchoError):
-    """An optional dependency is not installed.
+    """An optional dependency is not installed. Made by `missing_extra`."""
+
+
+class RoleFailure(EchoError):
+    """A judge, actor or director gave no usable answer. Recorded as missing, never scored as zero."""
+
+
+def missing_extra(package: str, extra: str) -> MissingExtra:
+    """Return the error for an optional dependency that is not installed.
 
     Args:
         package: The import that failed.
         extra: The extra of `echo-env` that brings it.
     """
-
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(
-            f"this needs the package '{package}', which is not installed", f"pip install 'echo-env[{extra}]'"
-        )
-        self.package, self.extra = package, extra
-
-    def __reduce__(self) -> tuple[type[EchoError], tuple[str, str]]:
-        """Pickle by the constructor's own arguments."""
-        return (type(self), (self.package, self.extra))
+    return MissingExtra(
+        f"this needs the package '{package}', which is not installed", f"pip install 'echo-env[{extra}]'"
+    )
 
 
-class RoleFailure(EchoError):
-    """A judge, actor or director gave no usable answer. Recorded as missing, never scored as zero."""
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+
+
+def redact(text: str) -> str:
+    """Return a text without the values of environment variables that look like secrets.
+
+    What a remote service says when it refuses may quote the key; nothing of that may reach a record or a log.
+    """
+    for name, value in os.environ.items():
+        if len(value) >= 8 and _SECRET_NAME.search(name) and value in text:
+            text = text.replace(value, "[redacted]")
+    return text
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> ConfigError:

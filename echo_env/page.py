@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from echo_env.cases import INDEX_LABELS, STATUSES, Case, Status, without_folders
-from echo_env.errors import MissingExtra
+from echo_env.errors import missing_extra
 from echo_env.figures import AXIS_NAMES, MODEL_COLOURS, figures
 from echo_env.metrics import PROFILES, Comparison
 from echo_env.report import Report, Run
@@ -98,7 +98,7 @@ def _environment() -> Environment:
         from jinja2 import Environment, FunctionLoader, StrictUndefined
         from markupsafe import Markup
     except ImportError:
-        raise MissingExtra("jinja2", "report") from None
+        raise missing_extra("jinja2", "report") from None
     folder = files("echo_env")
     environment = Environment(
         loader=FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
@@ -120,7 +120,7 @@ def plotly_packed() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise MissingExtra("plotly", "report") from None
+        raise missing_extra("plotly", "report") from None
     return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
 
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -99,12 +99,13 @@ class EpisodeWriter:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            # unbuffered: what a full disk refuses must not wait in a buffer for `close` to fail on
             if resumed is None:
-                self._file: IO[str] = path.open("x", encoding="utf-8", newline="\n")
+                self._file = path.open("xb", buffering=0)
                 self._write("header", header)
             else:
                 _cut_torn_line(path)
-                self._file = path.open("a", encoding="utf-8", newline="\n")
+                self._file = path.open("ab", buffering=0)
         except FileExistsError:
             raise RecordError(f"{path} exists already", "give --resume or --overwrite") from None
         except OSError as e:
@@ -134,9 +135,10 @@ class EpisodeWriter:
         self.close()
 
     def _write(self, kind: str, record: Record) -> None:
+        line = f'{{"{kind}":{record.model_dump_json()}}}\n'.encode()
         try:
-            self._file.write(f'{{"{kind}":{record.model_dump_json()}}}\n')
-            self._file.flush()
+            while line:
+                line = line[self._file.write(line) :]
         except OSError as e:
             raise _disk_error(self.path, e) from None
 
@@ -159,49 +161,68 @@ def read_episode(path: Path) -> Episode:
     """Read an episode file, finished or not.
 
     Raises:
-        RecordError: The file is missing, holds no header, or a line other than a torn last one is malformed.
+        RecordError: The file is missing, holds no header, or a line other than a torn last one is malformed or out of
+            order; the message names the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        lines = path.read_bytes().split(b"\n")[:-1]  # what stands behind the last line break was torn
     except OSError as e:
         raise RecordError(f"{path} cannot be read: {e.strerror or e}") from None
-    records: list[dict[str, Any]] = []
-    for number, line in enumerate(lines[:-1], start=1):  # what stands behind the last line break was torn
-        try:
-            entry = json.loads(line)
-            if not isinstance(entry, dict) or len(entry) != 1:
-                raise ValueError("not one record")
-            records.append(entry)
-        except ValueError as e:
-            raise RecordError(f"{path}, line {number}: not an episode record: {e}") from None
-    if not records or "header" not in records[0]:
+    entries = [_entry(path, number, line) for number, line in enumerate(lines, start=1)]
+    if not entries or entries[0][0] != "header":
         raise RecordError(f"{path}: an episode file starts with its header, this one does not")
-    return _assemble(path, _lift(path, records))
+    entries = _lift(path, entries)
+    header = _record(path, 1, EpisodeHeader, entries[0][1])
+    turns: list[Turn] = []
+    outcome: Outcome | None = None
+    for number, (kind, data) in enumerate(entries[1:], start=2):
+        if kind == "turn" and outcome is None:
+            turns.append(_record(path, number, Turn, data))
+            if turns[-1].index != len(turns):
+                raise RecordError(f"{path}, line {number}: turn {turns[-1].index} where turn {len(turns)} should stand")
+        elif kind == "outcome" and outcome is None:
+            outcome = _record(path, number, Outcome, data)
+            if outcome.turns != len(turns):
+                raise RecordError(
+                    f"{path}, line {number}: an outcome after {outcome.turns} turns stands after {len(turns)}"
+                )
+        else:
+            raise RecordError(f"{path}, line {number}: '{kind}' cannot stand here")
+    return Episode(header=header, turns=tuple(turns), outcome=outcome)
 
 
-def _assemble(path: Path, records: list[dict[str, Any]]) -> Episode:
+def _entry(path: Path, number: int, line: bytes) -> tuple[str, Any]:
     try:
-        return Episode.model_validate(
-            {
-                "header": records[0]["header"],
-                "turns": [r["turn"] for r in records[1:] if "turn" in r],
-                "outcome": next((r["outcome"] for r in records if "outcome" in r), None),
-            }
-        )
+        entry = json.loads(line.decode("utf-8"))
+    except ValueError as e:
+        raise RecordError(f"{path}, line {number}: not an episode record: {e}") from None
+    if not isinstance(entry, dict) or len(entry) != 1:
+        raise RecordError(f"{path}, line {number}: not an episode record")
+    return next(iter(entry.items()))
+
+
+R = TypeVar("R", bound=Record)
+
+
+def _record(path: Path, number: int, kind: type[R], data: Any) -> R:
+    try:
+        return kind.model_validate(data)
     except ValidationError as e:
         first = e.errors()[0]
         where = ".".join(str(p) for p in first["loc"])
-        raise RecordError(f"{path}: {where}: {first['msg']}", "was it written by a newer echo-env?") from None
+        hint = "was it written by a newer echo-env?"
+        raise RecordError(f"{path}, line {number}: {where}: {first['msg']}", hint) from None
 
 
-def _lift(path: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _lift(path: Path, entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """Bring records of an old schema version to the present one. There is only version 1 so far."""
-    found = records[0]["header"].get("schema_version")
-    if found != SCHEMA_VERSION:
+    header = entries[0][1]
+    found = header.get("schema_version") if isinstance(header, dict) else None
+    if found != SCHEMA_VERSION or isinstance(found, bool):
         raise RecordError(
             f"{path}: schema version {found}, this echo-env reads 1 to {SCHEMA_VERSION}", "update echo-env to read it"
         )
-    return records
+    return entries
 
 
 class RunFolder:
@@ -228,8 +249,13 @@ class RunFolder:
         Raises:
             RecordError: A run is here and neither flag was given; or it was another run than the one to resume.
         """
-        if self.exists and overwrite:
+        leftovers = (self.path / "episodes").exists()
+        if overwrite and (self.exists or leftovers):
             shutil.rmtree(self.path)
+        elif leftovers and not self.exists:
+            raise RecordError(
+                f"{self.path} holds episodes of a run whose run.json is gone", "use another --out, or --overwrite"
+            )
         if self.exists:
             if not resume:
                 raise RecordError(

@@ -13,8 +13,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from echo_env.epm import EpmState, Scorer
-from echo_env.errors import EpisodeOver
+from echo_env.epm import EpmState, Scorer, action_vector
+from echo_env.errors import EpisodeOver, RoleFailure, redact
 from echo_env.profiles import Scenario
 from echo_env.rewards import Recipe, Step
 from echo_env.roles import (
@@ -33,14 +33,29 @@ from echo_env.types import TRUNCATIONS, Direction, End, EpmDelta, Judgement, Mes
 UNJUDGED_LIMIT = 3
 """Unjudged turns in a row after which a conversation is truncated."""
 
-_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
+_THINK_TAG = re.compile(r"<(/?)think\b[^>]*>", re.IGNORECASE)
 
 T = TypeVar("T")
 
 
 def visible(text: str) -> str:
-    """Return what of a policy's output the others may see: `<think>` blocks removed, an unclosed one to the end."""
-    return _THOUGHT.sub("", text).strip() if "<think" in text.lower() else text.strip()
+    """Return what of a policy's output the others may see: all but `<think>` blocks.
+
+    An unclosed block runs to the end; one that was opened in the prompt, as some chat templates do, from the start.
+    """
+    kept: list[str] = []
+    depth = at = 0
+    for tag in _THINK_TAG.finditer(text):
+        if depth == 0:
+            kept.append(text[at : tag.start()])
+        if not tag.group(1):
+            depth += 1
+        elif depth == 0:
+            kept.clear()
+        else:
+            depth -= 1
+        at = tag.end()
+    return "".join(kept if depth else [*kept, text[at:]]).strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +120,7 @@ class DialogueSession:
         """
         if self._messages:
             raise EpisodeOver("the conversation has been opened already", "start a new session")
-        opening = await self.cast.actor.speak(ActorView(self._actor_profile, (), Cue("flow")))
-        self._messages = (Message(role="user", text=opening),)
+        self._messages = (Message(role="user", text=await self._speak(Cue("flow"))),)
         return self.observation
 
     async def reply(self, text: str) -> Advance:
@@ -117,6 +131,7 @@ class DialogueSession:
 
         Raises:
             EpisodeOver: The conversation has ended, or was not opened.
+            TypeError: The reply is not a string.
         """
         if not self._messages:
             raise EpisodeOver("the conversation has not been opened", "call open(), or env.reset()")
@@ -124,20 +139,20 @@ class DialogueSession:
             raise EpisodeOver(
                 f"the conversation ended after turn {self.turns} ({self.outcome.end})", "call reset() for a new one"
             )
+        if not isinstance(text, str):
+            raise TypeError(f"a reply is a string, got {type(text).__name__}: {text!r:.80}")
+        text = _sound(text)
         exchange = Exchange(self._messages[-1].text, visible(text))
-        judgement, failure = await self._judge(exchange)
+        judgement, unjudged = await self._judge(exchange)
         before, self.state = self.state, self.scorer.advance(self.state, judgement.levels if judgement else None)
         self._take_in(exchange, judgement)
         end = self._end()
-        direction: Direction | None = None
-        if end is None:
-            direction, missed = await self._direct()
-            failure = failure or missed
-            if direction.function == "end_conversation":
-                end = "director"
+        direction, undirected = await self._direct() if end is None else (None, "")
+        if direction is not None and direction.function == "end_conversation":
+            end = "director"
         answer, silent = await self._answer(end, direction)
         if silent and end is None:
-            end, failure = "unreachable", failure or silent
+            end = "unreachable"
         parts = self.recipe.turn(Step(self.scorer, before, self.state, end)) if judgement else {}
         turn = Turn(
             index=self.turns,
@@ -149,7 +164,7 @@ class DialogueSession:
             direction=direction,
             reward=sum(parts.values()) if judgement else None,
             reward_parts=parts,
-            failure=failure,
+            failure="; ".join(f for f in (unjudged, undirected, silent) if f),
         )
         self._messages = (*self._messages, Message(role="companion", text=exchange.reply))
         if answer:
@@ -174,9 +189,14 @@ class DialogueSession:
     async def _judge(self, exchange: Exchange) -> tuple[Judgement | None, str]:
         try:
             judgement = await self.cast.judge.judge(JudgeView(self._judge_profile, self._history, exchange))
+            if judgement is None:
+                return None, "judge: no judgement"
+            if not isinstance(judgement, Judgement):
+                raise RoleFailure(f"a judge returns a Judgement or None, got {type(judgement).__name__}")
+            action_vector(judgement.levels)  # levels out of range are no judgement
         except Exception as e:  # any fault of a judge, ours or a plugged-in one's, is recorded as a missing judgement
-            return None, f"judge: {type(e).__name__}: {e}"
-        return judgement, "" if judgement is not None else "judge: no judgement"
+            return None, _fault("judge", e)
+        return judgement, ""
 
     async def _direct(self) -> tuple[Direction, str]:
         view = DirectorView(
@@ -189,8 +209,10 @@ class DialogueSession:
         )
         try:
             direction = await self.cast.director.direct(view)
+            if not isinstance(direction, Direction):
+                raise RoleFailure(f"a director returns a Direction, got {type(direction).__name__}")
         except Exception as e:  # without a director the person goes on by themselves; the record says so
-            return Direction(function="continue_naturally"), f"director: {type(e).__name__}: {e}"
+            return Direction(function="continue_naturally"), _fault("director", e)
         if direction.function == "end_conversation" and self.turns < self.scorer.min_turns:
             refused = f"refused to end at turn {self.turns}, before turn {self.scorer.min_turns}"
             return Direction(function="continue_naturally", reason=refused), ""
@@ -201,9 +223,29 @@ class DialogueSession:
         if end is None and direction is not None:
             cue = cue_of(direction)
         try:
-            return await self.cast.actor.speak(ActorView(self._actor_profile, self._history, cue)), ""
+            return await self._speak(cue), ""
         except Exception as e:  # the person cannot be reached; the record says why
-            return "", f"actor: {type(e).__name__}: {e}"
+            return "", _fault("actor", e)
+
+    async def _speak(self, cue: Cue) -> str:
+        answer = await self.cast.actor.speak(ActorView(self._actor_profile, self._history, cue))
+        if not isinstance(answer, str) or not answer.strip():
+            raise RoleFailure(f"an actor returns what the person says, got {answer!r:.40}")
+        return answer
+
+
+def _fault(role: str, error: Exception) -> str:
+    """Say in a record what a role's fault was, without secrets and at bounded length."""
+    return redact(f"{role}: {type(error).__name__}: {error}")[:500]
+
+
+def _sound(text: str) -> str:
+    """Return a text that can be stored: halves of surrogate pairs, as a tokenizer may leave them, are replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def run_now(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -24,7 +24,7 @@ Features = NDArray[np.float32]
 class StrategyEnv(gym.Env[Features, NDArray[np.int64]]):
     """Choose how to support, not how to say it.
 
-    Observation: `Box(0, 1, (24,))`, entries named by `feature_names`. Action: `MultiDiscrete([8, 3])`, a strategy and
+    Observation: `Box(0, 1, (25,))`, entries named by `feature_names`. Action: `MultiDiscrete([8, 3])`, a strategy and
     an intensity, named by `strategies` and `intensities`.
 
     Args:
@@ -62,8 +62,9 @@ class StrategyEnv(gym.Env[Features, NDArray[np.int64]]):
             ValueError: The action is not within the action space.
         """
         chosen = np.asarray(action)
-        if chosen.shape != (2,) or not self.action_space.contains(chosen.astype(np.int64)):
-            raise ValueError(f"an action is (strategy 0..7, intensity 0..2), got {action!r}")
+        whole = chosen.shape == (2,) and chosen.dtype.kind in "iu"
+        if not whole or not self.action_space.contains(chosen.astype(np.int64)):
+            raise ValueError(f"an action is (strategy 0..7, intensity 0..2), got {action!r:.80}")
         pair = (int(chosen[0]), int(chosen[1]))
         realise = cast("Callable[..., str]", registry.load(f"{_MODULE}:realise"))
         reply = realise(self._companion.session.observation, *pair, self._voice)

@@ -292,7 +292,7 @@ class TestPrompt:
     def test_the_shipped_one_is_versioned(self, greedy: LocalModel) -> None:
         assert greedy.id == "tiny+companion-1"
         text = greedy.tokenizer.decode(greedy.prompt_tokens(said("hi")))
-        assert text.startswith("<|im_start|>system\nYou are a warm, attentive companion.")
+        assert text.startswith("<|im_start|>system\nYou are a kind friend who listens well.")
         assert "<!--" not in text
 
     def test_ones_own_is_named_by_its_content(self, folder: Path) -> None:

@@ -31,9 +31,10 @@ from echo_env.types import AXES
 MEAN, SD = 32.32, 4.52
 """Norm of P0 over the papers' corpus, in points (Echo-N1 section 5.3.3)."""
 SELF_HARM = re.compile(
-    r"suicid|self-?harm|\b(kill|cut|hang|harm|hurt|starve)(ed|ing|s)? (my|him|her|them)sel(f|ves)\b|\bend(ing)? (it all|my life|his life|her life)\b"
-    r"|\btak(e|ing) (my|his|her) own li(fe|ves)\b|\boverdos|\bnoose\b|\brazor blade|\bslit\b|\bbetter off dead\b|\bwish (i|he|she) (was|were) dead\b"
-    r"|\b(don't|didn't|not) want to (live|be alive|be here any ?more|wake up)\b|\bjump(ed|ing)? (off|in front of)\b"
+    r"suicid|self-?harm|\boverdos|\bnoose\b|\brazor blade|\bslit\b|\bbetter off dead\b|\bend(ing)? it all\b"
+    r"|\b(kill|cut|hang|harm|hurt|starve)(ed|ing|s)? (my|him|her|them)sel(f|ves)\b|\bend(ing)? (my|his|her) life\b"
+    r"|\btak(e|ing) (my|his|her) own li(fe|ves)\b|\bwish (i|he|she) (was|were) dead\b"
+    r"|\bjump(ed|ing)? (off|in front of)\b|\b(don't|didn't|not) want to (live|be alive|be here any ?more|wake up)\b"
 )
 THIRTY = list(benchmark().values())
 every_person = pytest.mark.parametrize("scenario", THIRTY, ids=[s.id for s in THIRTY])
@@ -177,7 +178,7 @@ def test_a_shown_feeling_does_not_stand_in_its_line(scenario: Scenario) -> None:
 @every_person
 def test_lines_are_short_and_name_what_they_are_about(scenario: Scenario) -> None:
     for line in scenario.lines():
-        assert 1 <= len(re.findall(r"[.!?…][\"'’”)]*(?:\s|$)", line.say)) <= 3, line.say
+        assert 1 <= len(re.findall(r"[.!?\u2026][\"'\u2019\u201d)]*(?:\s|$)", line.say)) <= 3, line.say
         assert len(line.say.split()) <= 32, line.say
         assert not line.about.endswith((".", "!", "?")), line.about
         shared = {w[:4] for w in re.findall(r"\w{3,}", line.about.lower())} & {
@@ -292,7 +293,7 @@ MISTAKES = [
     pytest.param("a misspelt stage", rename("life", "teens", to="teen"), "life.teen", "for example", marks=no_example),
     pytest.param("a field too many", put("mood", value="grim"), "mood", "for example", marks=no_example),
     pytest.param(
-        "a misspelt option", rename("opening", "feeling", to="feling"), "opening.feling", "feeling: betrayed", marks=no_example
+        "a misspelt option", rename("opening", "feeling", to="feling"), "feling", "feeling: betrayed", marks=no_example
     ),
 ]  # fmt: skip
 

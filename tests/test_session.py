@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echo_env.epm import EpmState, Scorer, norm
-from echo_env.errors import EpisodeOver, RoleFailure
+from echo_env.errors import EchoError, EpisodeOver, RoleFailure
 from echo_env.profiles import Scenario, get_scenario
 from echo_env.rewards import Step, epm, group_rewards, potential, terminal
 from echo_env.roles import ActorView, Cast, DirectorView, JudgeView
@@ -273,6 +273,16 @@ def test_reply_before_the_opening_and_after_the_end_and_a_second_opening_are_ref
     with pytest.raises(EpisodeOver, match=r"ended after turn 1 \(budget\)"):
         run_now(session.reply("hello again"))
     assert session.turns == 1
+
+
+@pytest.mark.parametrize("text", [None, 3, b"hello"], ids=repr)
+def test_a_reply_must_be_a_string(text: Any) -> None:
+    """A policy that is plugged in may return anything; the session stays as it was."""
+    session = session_of()
+    with pytest.raises((TypeError, EchoError), match="string"):
+        run_now(session.reply(text))
+    assert session.turns == 0
+    assert run_now(session.reply("hello")).turn.index == 1
 
 
 # ---- thoughts are hidden -------------------------------------------------------------------------------------------

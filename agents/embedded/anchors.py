@@ -90,7 +90,7 @@ class Cues:
         self._by_word: dict[str, list[tuple[int, re.Pattern[str]]]] = {}
         self._anywhere: list[tuple[int, re.Pattern[str]]] = []
         for k, anchor in enumerate(acts):
-            for cue in (part for cue in anchor.cues for part in _alternatives(cue)):
+            for cue in (part for joined in anchor.cues for part in _alternatives(joined)):
                 firsts = _first_words(cue)
                 for word in firsts:
                     self._by_word.setdefault(word, []).append((k, re.compile(cue)))

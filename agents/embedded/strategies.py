@@ -20,7 +20,7 @@ STRATEGIES = ("question", "reflect", "resonate", "connect", "reframe", "affirm",
 """What a companion may do in a turn: ask, put in other words, answer the feeling, tie to something told earlier, offer
 another view, affirm a strength, hand back a choice, give advice."""
 INTENSITIES = ("single", "warm", "full")
-"""One sentence; the feeling answered first; the same for two of the things that were said."""
+"""One sentence; the feeling answered first; and the same for a second thing that was said, or a question on the one."""
 PATIENCE = 45
 
 FEATURES = (
@@ -38,7 +38,7 @@ _NOTHING = Heard("", (), "fact", dict.fromkeys(KINDS, 0.0), (), "", 0.0, 0.0)
 
 
 def observe(observation: Observation, actions: list[tuple[int, int]], seed: int) -> NDArray[np.float32]:
-    """Return the features of a conversation, shape (24,), each within 0..1.
+    """Return the features of a conversation, shape (25,), each within 0..1.
 
     Args:
         observation: The conversation.
@@ -88,6 +88,8 @@ def realise(observation: Observation, strategy: int, intensity: int, seed: int) 
     rest = tuple(h for h in heard if h.text not in (felt.text,))
     if intensity == 2 and rest and STRATEGIES[strategy] in _MOVES:
         parts.append(listener.say(_MOVES[STRATEGIES[strategy]], rest[0]))
+    elif intensity == 2:
+        parts.append(listener.say("reflect" if STRATEGIES[strategy] == "question" else "ask", felt, spare=True))
     return " ".join(parts)
 
 
