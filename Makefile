@@ -17,7 +17,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 # The first run: a real language model and three reference policies over the 30 benchmark scenarios.
 run: $(VENV)/ready
-	OMP_NUM_THREADS=2 $(BIN)/echo-env run --policy smollm2-135m --max-turns 12 --option max_new_tokens=48 --out $(OUT) --resume
+	OMP_NUM_THREADS=2 $(BIN)/echo-env run --config configs/run/first.yaml --out $(OUT) --resume
 	$(BIN)/echo-env run --policy template --policy lecturer --policy skilled --out $(OUT) --resume
 	$(BIN)/echo-env report $(OUT) --html $(OUT)/report.html --csv $(OUT)/report.csv
 

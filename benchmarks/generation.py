@@ -1,6 +1,6 @@
 """New tokens a second of the batched policy, against a loop of transformers' `generate` over single conversations.
 
-    OMP_WAIT_POLICY=passive python benchmarks/generation.py --threads 1
+    OMP_WAIT_POLICY=passive python benchmarks/generation.py --threads 1 [--cpu]
 
 Both write the same number of tokens, greedily, with no early stop, prompts read included. "first" reads each whole
 conversation; "next" is the turn after it, of which the policy remembers all but the newest message. The `generate`
@@ -58,23 +58,23 @@ def generate(policy: LocalModel, observations: Sequence[Observation]) -> None:
         )
 
 
-def rate(policy: LocalModel, conversations: int, work: Callable[[], object]) -> float:
+def rate(policy: LocalModel, conversations: int, work: Callable[[], object], clock: Callable[[], float]) -> float:
     """Return new tokens a second."""
-    start = time.perf_counter()
+    start = clock()
     work()
-    return conversations * policy.max_new_tokens / (time.perf_counter() - start)
+    return conversations * policy.max_new_tokens / (clock() - start)
 
 
-def row(policy: LocalModel, batch: int, tokens: int, single: int) -> str:
+def row(policy: LocalModel, batch: int, tokens: int, single: int, clock: Callable[[], float]) -> str:
     """Return one line of the table."""
     policy.forget()
     now = [conversation(policy, tokens, n) for n in range(batch)]
     replies: list[str] = []
-    first = rate(policy, batch, lambda: replies.extend(policy.respond_batch(now)))
+    first = rate(policy, batch, lambda: replies.extend(policy.respond_batch(now)), clock)
     then = [go_on(o, r) for o, r in zip(now, replies, strict=True)]
     few = then[:single]
-    loop = rate(policy, len(few), lambda: generate(policy, few))
-    later = rate(policy, batch, lambda: policy.respond_batch(then))
+    loop = rate(policy, len(few), lambda: generate(policy, few), clock)
+    later = rate(policy, batch, lambda: policy.respond_batch(then), clock)
     return f"{batch:>5} {loop:>9.1f} {first:>7.1f} {later:>7.1f} {first / loop:>8.1f} {later / loop:>7.1f}"
 
 
@@ -87,16 +87,18 @@ def main() -> None:
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--single", type=int, default=2, help="conversations that the generate loop is timed on")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cpu", action="store_true", help="processor time, not wall time: for a shared machine")
     args = parser.parse_args()
+    clock = time.process_time if args.cpu else time.perf_counter
     options = Options(threads=args.threads, temperature=0.0, max_new_tokens=args.new_tokens)
     policy = local_model(args.model, **options) if args.model else smollm2_135m(**options)
     policy.stops = frozenset()
     generate(policy, [conversation(policy, 50, 0)])
     sizes = f"{args.prompt_tokens}-token prompts, {args.new_tokens} new tokens each"
-    print(f"{policy.id}, {sizes}, {args.threads} thread(s), new tokens/s")
+    print(f"{policy.id}, {sizes}, {args.threads} thread(s), new tokens/{'CPU ' * args.cpu}s")
     print(f"{'batch':>5} {'generate':>9} {'first':>7} {'next':>7} {'first x':>8} {'next x':>7}")
     for batch in args.batch:
-        print(row(policy, batch, args.prompt_tokens, args.single))
+        print(row(policy, batch, args.prompt_tokens, args.single, clock))
 
 
 if __name__ == "__main__":

@@ -69,14 +69,25 @@ def build_policy(name: str, seed: int = 0, **options: Any) -> Policy:
     Raises:
         ConfigError: There is no such policy, or it does not take one of the options.
     """
-    if Path(name).is_dir():
-        local_model = cast("Callable[..., Policy]", registry.load("echo_env.agents.policy:local_model"))
-        return local_model(name, seed=seed, **options)
-    make = cast("Callable[..., Policy]", registry.resolve("policy", name))
+    if "seed" in options:
+        raise ConfigError("the policy's seed is the run's seed, not an option", "use --seed")
+    make = policy_maker(name)
     try:
         return make(seed=seed, **options)
     except TypeError as e:
         raise ConfigError(f"policy '{name}' does not take these options: {e}", "see  echo-env run --help") from None
+
+
+def policy_maker(name: str) -> Callable[..., Policy]:
+    """Return what builds a policy; a registered name wins over a folder of the same name.
+
+    Raises:
+        ConfigError: There is no such policy.
+    """
+    if name not in registry.names("policy") and Path(name).is_dir():
+        local_model = cast("Callable[..., Policy]", registry.load("echo_env.agents.policy:local_model"))
+        return lambda **options: local_model(name, **options)
+    return cast("Callable[..., Policy]", registry.resolve("policy", name))
 
 
 def episode_header(session: DialogueSession, policy: str, seed: int, episode: int) -> EpisodeHeader:

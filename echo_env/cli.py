@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from echo_env.errors import ConfigError, EchoError
+from echo_env.errors import ConfigError, EchoError, RecordError
 from echo_env.version import VERSION
 
 if TYPE_CHECKING:
@@ -91,10 +91,12 @@ def list_(
 
 @app.command()
 def run(
-    policy: Annotated[
-        list[str], typer.Option(help="Registered name, module:attribute, or a local model folder. Repeatable.")
-    ],
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder for the runs; each policy gets its own folder in it.")],
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Registered name, module:attribute, or a local model folder. Repeatable.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings; options given here win.")] = None,
     split: Annotated[str, typer.Option(help="benchmark, train or dev.")] = "benchmark",
     scenario: Annotated[
         list[str] | None, typer.Option(help="Ids or YAML files, in place of a split. Repeatable.")
@@ -113,24 +115,20 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
 ) -> None:
     """Let policies talk with the people of a split, and record it."""
-    from pydantic import ValidationError
-
-    from echo_env.agents.rollout import RunConfig
-    from echo_env.build import WorldConfig
+    from echo_env.build import policy_maker
 
     if resume and overwrite:
         raise ConfigError("--resume and --overwrite exclude each other")
-    try:
-        configs = [
-            RunConfig(
-                policy=name, policy_options=_options(option or []), split=split, scenarios=tuple(scenario or ()),
-                limit=limit, episodes=episodes, seed=seed, batch=batch,
-                world=WorldConfig(judge=judge, scorer=scorer, recipe=recipe, max_turns=max_turns),
-            )
-            for name in policy
-        ]  # fmt: skip
-    except ValidationError as e:
-        raise ConfigError(str(e)) from None
+    given = {k: v for k, v in context.params.items() if str(context.get_parameter_source(k)).endswith("COMMANDLINE")}
+    base = _settings(config) if config is not None else {}
+    names = policy or ([base["policy"]] if "policy" in base else [])
+    if not names:
+        raise ConfigError(
+            "run needs a policy", "give --policy NAME, or a policy in the --config file; see  echo-env list policy"
+        )
+    configs = [_run_config(base, given, name) for name in names]
+    for name in names:
+        policy_maker(name)  # nothing is played where a later policy is unknown
     if dry_run:
         typer.echo("\n".join(c.model_dump_json(indent=1) for c in configs))
         return
@@ -146,6 +144,37 @@ def run(
         )
     if failed:
         raise typer.Exit(3)
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    from echo_env.profiles import read_yaml
+
+    found = read_yaml(file)
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file}: settings are a mapping, this file holds {type(found).__name__}")
+    return found
+
+
+def _run_config(base: dict[str, Any], given: dict[str, Any], policy: str) -> RunConfig:
+    """Make a run's configuration from a file's settings and the options given on the command line, which win."""
+    from pydantic import ValidationError
+
+    from echo_env.agents.rollout import RunConfig
+
+    top = {k: given[k] for k in ("split", "limit", "episodes", "seed", "batch") if k in given}
+    world = {k: given[k] for k in ("judge", "scorer", "recipe", "max_turns") if k in given}
+    if "scenario" in given:
+        top["scenarios"] = tuple(given["scenario"])
+    options = {**base.get("policy_options", {}), **_options(given.get("option", []))}
+    merged = {**base, **top, "policy": policy, "policy_options": options, "world": {**base.get("world", {}), **world}}
+    try:
+        return RunConfig.model_validate(merged)
+    except ValidationError as e:
+        first = e.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(
+            f"setting '{where}': {first['msg']}", "see  echo-env run --dry-run  for all of them"
+        ) from None
 
 
 def _run_with_bar(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> RunResult:
@@ -229,7 +258,10 @@ def report(
 
     found = reports.collect(folder, scorer, profile)
     if csv is not None:
-        csv.write_text(reports.to_csv(found), encoding="utf-8")
+        try:
+            csv.write_text(reports.to_csv(found), encoding="utf-8")
+        except OSError as e:
+            raise RecordError(f"{csv} cannot be written: {e.strerror or e}") from None
     if html is not None:
         reports.write_html(found, html)
         typer.echo(f"wrote {html}", err=True)

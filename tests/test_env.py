@@ -433,6 +433,7 @@ def test_an_action_must_be_a_string(action: Any) -> None:
         ({"max_turns": -3}, "max_turns must be a whole number from 1"),
         ({"max_turns": 2.5}, "max_turns must be a whole number from 1"),
         ({"max_turns": "12"}, "max_turns must be a whole number from 1"),
+        ({"max_turns": True}, "max_turns must be a whole number from 1"),
     ],
     ids=str,
 )
@@ -445,7 +446,18 @@ def test_a_wrong_option_is_an_error_at_construction(kind: type, options: dict[st
 
 
 @pytest.mark.parametrize(
-    "options", [{"scenario": 5}, {"split": 5}, {"split": None}, {"scorer": 5}, {"recipe": None}, {"judge": 5}], ids=str
+    "options",
+    [
+        {"scenario": 5},
+        {"scenario": 0},
+        {"split": 5},
+        {"split": None},
+        {"scorer": 5},
+        {"recipe": None},
+        {"judge": 5},
+        {"judge": 0},
+    ],
+    ids=str,
 )
 def test_an_option_of_the_wrong_type_is_a_clear_error(options: dict[str, Any]) -> None:
     with pytest.raises((EchoError, TypeError, ValueError), match=rf"(?i){next(iter(options))}"):
@@ -468,6 +480,7 @@ def test_a_split_beside_a_scenario_is_checked_too() -> None:
     [
         ({"scenrio": "career-01"}, "unknown reset option 'scenrio'[\\s\\S]*scenario"),
         ({"scenario": "carer-01"}, "did you mean 'career-01'"),
+        ({"scenario": ""}, "scenario"),
         ({"scenario": None}, "scenario"),
         ({"scenario": 5}, "scenario"),
         ({"scenario": ["career-01"]}, "scenario"),

@@ -162,6 +162,9 @@ def test_the_actor_sees_persona_story_talk_and_cue_and_nothing_else(plays: list[
         for view in p.actor.views:
             assert type(view) is ActorView
             assert {path for path, _ in leaves(view)} <= ACTOR_MAY_SEE
+            turn = len(view.history)
+            assert [e.user for e in view.history] == p.actor.said[:turn]
+            assert [e.reply for e in view.history] == p.policy.said[:turn]
 
 
 def test_the_only_number_that_reaches_the_actor_is_its_age(plays: list[Play]) -> None:

@@ -399,6 +399,27 @@ def test_a_run_killed_again_and_again_equals_an_unbroken_one(
     assert episode_files(tmp_path) == files
 
 
+def test_two_processes_do_not_resume_one_run_at_a_time(
+    tmp_path: Path, unbroken: tuple[RunConfig, dict[str, bytes]]
+) -> None:
+    """Each would append its own turns, and the files would hold both."""
+    same, files = unbroken
+    run(same, tmp_path)
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(b"".join(data.splitlines(keepends=True)[:3]))
+    fork = multiprocessing.get_context("fork")
+    players = [
+        fork.Process(target=run, args=(same, tmp_path), kwargs={"resume": True, "policy": Sleepy(same.seed)})
+        for _ in range(2)
+    ]
+    for player in players:
+        player.start()
+    for player in players:
+        player.join(60)
+    assert 0 in [player.exitcode for player in players]
+    assert episode_files(tmp_path) == files
+
+
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     first = run(config(), tmp_path)
     stamps = {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*") if f.is_file()}
@@ -691,6 +712,16 @@ def test_faults_of_the_other_roles_outlive_a_new_judgement() -> None:
     scenario = get_scenario("career-01")
     header = golden.header.model_copy(update={"scenario_hash": scenario.digest})
     episode = golden.model_copy(update={"header": header, "turns": tuple(turns)})
+    again = asyncio.run(rejudging.rejudge(episode, EmbeddedJudge()))
+    assert {t.failure for t in again.turns} == {"director: KeyError: 'function'"}
+
+
+def test_the_old_judges_faults_do_not_outlive_it() -> None:
+    golden = read_episode(GOLDEN)
+    old = "judge: HTTPError: 500; try again; later; director: KeyError: 'function'"
+    header = golden.header.model_copy(update={"scenario_hash": get_scenario("career-01").digest})
+    turns = tuple(t.model_copy(update={"failure": old}) for t in golden.turns)
+    episode = golden.model_copy(update={"header": header, "turns": turns})
     again = asyncio.run(rejudging.rejudge(episode, EmbeddedJudge()))
     assert {t.failure for t in again.turns} == {"director: KeyError: 'function'"}
 

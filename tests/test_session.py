@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from echo_env.epm import EpmState, Scorer, norm
 from echo_env.errors import EchoError, EpisodeOver, RoleFailure
 from echo_env.profiles import Scenario, get_scenario
-from echo_env.rewards import Step, epm, group_rewards, potential, terminal
+from echo_env.rewards import EpmRecipe, Step, epm, group_rewards, potential, terminal
 from echo_env.roles import ActorView, Cast, DirectorView, JudgeView
 from echo_env.scorers import get_scorer
 from echo_env.session import Advance, DialogueSession, run_now, visible
@@ -412,6 +413,36 @@ def test_every_fault_of_a_turn_is_recorded() -> None:
     failure = play(session, most=1)[0].turn.failure
     assert "judge: ValueError: one" in failure
     assert "director: ValueError: two" in failure
+
+
+@pytest.mark.parametrize("role", ["policy", "actor", "judge", "director", "fault"])
+def test_half_a_surrogate_pair_from_any_role_can_be_recorded(role: str) -> None:
+    """As JSON escapes of a language model's answer may hold it; no file can, and the run must not die of it."""
+    half = "so \ud83d"
+    judged: Verdict = Judgement(levels=NOTHING, judge="stub-1", note=half) if role == "judge" else NOTHING
+    if role == "fault":
+        judged = ValueError(half)
+    session = session_of(
+        (judged,),
+        actor=StubActor(at={1: half}) if role == "actor" else None,
+        director=StubDirector(at={1: Direction(function="observe_and_wait", words=half)} if role == "director" else {}),
+    )
+    advances = play(session, most=2, say=lambda _: half if role == "policy" else "hello")
+    assert recorded(session, advances).turns == tuple(a.turn for a in advances)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_recipe_that_gives_no_number_is_an_error(value: float) -> None:
+    """JSON has no such numbers: the episode's file could not be read again."""
+
+    class Odd(EpmRecipe):
+        def turn(self, step: Step) -> dict[str, float]:
+            return {"odd": value}
+
+    session = session_of((NOTHING,))
+    session.recipe = Odd()
+    with pytest.raises((EchoError, ValueError), match="odd"):
+        play(session, most=1)
 
 
 def test_an_actor_that_fails_on_its_last_words_is_recorded_and_the_end_stays() -> None:
