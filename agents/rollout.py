@@ -106,7 +106,7 @@ def run(
     scenarios = _scenarios(config)
     folder = RunFolder(out / folder_name(config.policy))
     header = new_header(config.model_dump(mode="json"), {s.id: s.digest for s in scenarios})
-    player = policy or build_policy(config.policy, config.seed, **config.policy_options)
+    player = policy or build_policy(config.policy, config.seed, config.policy_options)
     folder.create(header, resume=resume, overwrite=overwrite)
     return asyncio.run(_Runner(config, folder, player, tell).play(scenarios))
 

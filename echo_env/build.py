@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -63,12 +63,13 @@ def recipe_of(world: WorldConfig) -> Recipe:
     return cast("Callable[[], Recipe]", registry.resolve("recipe", world.recipe))()
 
 
-def build_policy(name: str, seed: int = 0, **options: Any) -> Policy:
+def build_policy(name: str, seed: int = 0, options: Mapping[str, Any] | None = None) -> Policy:
     """Return a policy by registered name, "module:attribute", or a local folder of a Hugging Face model.
 
     Raises:
         ConfigError: There is no such policy, or it does not take one of the options.
     """
+    options = options or {}
     if "seed" in options:
         raise ConfigError("the policy's seed is the run's seed, not an option", "use --seed")
     make = policy_maker(name)

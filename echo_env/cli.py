@@ -123,9 +123,7 @@ def run(
     base = _settings(config) if config is not None else {}
     names = policy or ([base["policy"]] if "policy" in base else [])
     if not names:
-        raise ConfigError(
-            "run needs a policy", "give --policy NAME, or a policy in the --config file; see  echo-env list policy"
-        )
+        raise typer.BadParameter("give --policy NAME, or a policy in the --config file; see  echo-env list policy")
     configs = [_run_config(base, given, name) for name in names]
     for name in names:
         policy_maker(name)  # nothing is played where a later policy is unknown
