@@ -27,7 +27,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack, cast
 
-from echo_env.errors import ConfigError, MissingExtra
+from echo_env.errors import ConfigError, missing_extra
 from echo_env.roles import Observation
 from echo_env.types import Message
 
@@ -96,7 +96,7 @@ class LocalModel:
 
     Raises:
         ConfigError: An option is out of range, or the folder lacks something.
-        MissingExtra: torch or transformers is not installed.
+        missing_extra: torch or transformers is not installed.
     """
 
     id: str
@@ -257,7 +257,7 @@ def local_model(path: str | Path, **options: Unpack[Options]) -> LocalModel:
 
     Raises:
         ConfigError: There is no such folder, or it has no `config.json`, no safetensors or no chat template.
-        MissingExtra: torch or transformers is not installed.
+        missing_extra: torch or transformers is not installed.
     """
     return LocalModel(path, **options)
 
@@ -267,7 +267,7 @@ def smollm2_135m(**options: Unpack[Options]) -> LocalModel:
 
     Raises:
         ConfigError: The wheel is not installed; the hint is the command that installs it.
-        MissingExtra: torch, transformers or gguf is not installed.
+        missing_extra: torch, transformers or gguf is not installed.
     """
     options.setdefault("name", "smollm2-135m")
     return LocalModel(smollm2_folder(), **options)
@@ -546,7 +546,7 @@ def _share_heads(model: PreTrainedModel) -> None:
 def _require(*packages: str) -> None:
     for package in packages:
         if find_spec(package) is None:
-            raise MissingExtra(package, "train")
+            raise missing_extra(package, "hf")
 
 
 @contextmanager
@@ -663,7 +663,7 @@ def smollm2_folder() -> Path:
 
     Raises:
         ConfigError: The wheel is not installed, or the cache cannot be written.
-        MissingExtra: torch, transformers or gguf is not installed.
+        missing_extra: torch, transformers or gguf is not installed.
     """
     root = Path(os.environ.get("ECHO_ENV_CACHE") or Path.home() / ".cache" / "echo-env") / "smollm2-135m"
     folder = root / _CONVERSION
