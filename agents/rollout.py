@@ -42,7 +42,11 @@ class BatchPolicy(Protocol):
     """A policy that answers many conversations in one call."""
 
     def respond_batch(self, observations: Sequence[Observation], seeds: Sequence[int]) -> list[str]:
-        """Return a reply for each observation."""
+        """Return a reply for each observation.
+
+        Raises:
+            EchoError: One of them cannot be answered; each is then asked for alone.
+        """
         ...
 
 
@@ -202,8 +206,16 @@ class _Runner:
 
     async def _replies(self, live: list[_Live]) -> list[str | EchoError]:
         if isinstance(self.policy, BatchPolicy):
-            return list(self.policy.respond_batch([c.observation for c in live], [c.seed for c in live]))
+            return self._batched(self.policy, live)
         return list(await asyncio.gather(*(self._reply(c.observation) for c in live)))
+
+    def _batched(self, policy: BatchPolicy, live: list[_Live]) -> list[str | EchoError]:
+        try:
+            return list(policy.respond_batch([c.observation for c in live], [c.seed for c in live]))
+        except EchoError as e:
+            if len(live) == 1:
+                return [e]
+            return [self._batched(policy, [c])[0] for c in live]  # so that only the one at fault fails
 
     async def _reply(self, observation: Observation) -> str | EchoError:
         try:

@@ -145,7 +145,7 @@ def run(
 
 
 def _settings(file: Path) -> dict[str, Any]:
-    from echo_env.profiles import read_yaml
+    from echo_env.yamlfiles import read_yaml
 
     found = read_yaml(file)
     if not isinstance(found, dict):

@@ -11,13 +11,13 @@ import hashlib
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from echo_env.errors import ScenarioError, unknown_name
 from echo_env.types import AXES, Axis, Record, Vector
+from echo_env.yamlfiles import EXAMPLES, explain, read_yaml
 
 Domain = Literal["career", "family", "intimate", "health", "leisure", "values"]
 Kind = Literal["fact", "belief", "feeling", "strength", "wish"]
@@ -56,6 +56,19 @@ IEDR_POINTS: dict[str, tuple[int, int, int, int]] = {
 and priority of A; agency loss, relevance to values and priority of P (EMPA's IEDR)."""
 
 Text = Annotated[str, Field(min_length=1, max_length=400)]
+
+
+def _fault(field: str, message: str, example: str) -> ValueError:
+    """Return the error for a rule that spans fields; `explain` takes the field from its front."""
+    return ValueError(f"{field}: {message}; for example  {example}")
+
+
+_ENOUGH: dict[Axis, str] = {
+    "C": '{say: "I should have locked up that night.", about: locking up that night, kind: belief}',
+    "A": '{say: "I set a place for her by mistake.", about: the place I set, kind: fact, feeling: grieving}',
+    "P": '{say: "I want one dinner without the phone.", about: one dinner without the phone, kind: wish}',
+}
+"""A line that adds three points to an axis."""
 
 
 class Line(Record):
@@ -158,36 +171,33 @@ class Scenario(Record):
     @model_validator(mode="after")
     def _whole(self) -> Scenario:
         if sorted(n.axis for n in self.needs) != ["A", "C", "P"]:
-            raise ValueError(
-                "needs must rank each axis once; for example  needs: [{axis: A, ...}, {axis: C, ...}, {axis: P, ...}]"
-            )
-        if tuple(sorted(self.iedr)) != tuple(sorted(IEDR_ITEMS)):
-            raise ValueError(
-                f"iedr must rate exactly {', '.join(IEDR_ITEMS)}; for example  C.1: {{level: 2, reason: ...}}"
-            )
+            raise _fault("needs", "must rank each axis once", "needs: [{axis: A, ...}, {axis: C, ...}, {axis: P, ...}]")
+        if sorted(self.iedr) != sorted(IEDR_ITEMS):
+            raise _fault("iedr", f"must rate exactly {', '.join(IEDR_ITEMS)}", "C.1: {level: 2, reason: ...}")
         if set(self.life) != set(STAGES):
-            raise ValueError(f"life must have the stages {', '.join(STAGES)}")
-        said = [line.say for line in self.lines()]
-        twice = {s for s in said if said.count(s) > 1}
-        if twice:
-            raise ValueError(f"a line stands twice: {sorted(twice)[0]!r}")
+            raise _fault("life", f"must have the stages {', '.join(STAGES)}", "teens: {event: ..., lines: [...]}")
+        said: dict[str, str] = {}
+        for item, line in self.items():
+            if line.say in said:
+                raise _fault(said[line.say], f"a line stands twice, again as {item}", 'say: "Another sentence."')
+            said[line.say] = item
+        self._check_deficit()
+        return self
+
+    def _check_deficit(self) -> None:
         deficit = [-x for x in self.p0]
         if sum(max(0.0, d - 1) ** 2 for d in deficit) == 0:
-            raise ValueError(
-                "the IEDR ratings give no deficit to heal (every axis within 1 of the origin); raise some levels"
-            )
-        ranked = [n.axis for n in self.needs]
-        if deficit[AXES.index(ranked[0])] < max(deficit):
-            raise ValueError(
-                f"needs rank {ranked[0]} first, but the IEDR ratings make another axis the largest deficit {self.p0}"
-            )
+            raise _fault("iedr", "the ratings give no deficit to heal: no axis is below -1", "A.1: {level: 2, ...}")
+        first = self.needs[0].axis
+        largest = AXES[deficit.index(max(deficit))]
+        if deficit[AXES.index(first)] < max(deficit):
+            told = f"needs rank {first} first, but the IEDR ratings make {largest} the largest deficit {self.p0}"
+            raise _fault("needs", told, f"needs: [{{axis: {largest}, ...}}, ...]")
         for axis, have, need in zip(AXES, self.capacity(), deficit, strict=True):
             if have < 1.2 * need:
-                raise ValueError(
-                    f"the lines hold too little to heal axis {axis}: worth {have:g} points, 1.2 x {need:g} needed; "
-                    "add lines (fact 1, belief 3; feeling 1, shown feeling 3; strength 1, wish 3)"
-                )
-        return self
+                worth = "fact 1, belief 3; feeling 1, shown feeling 3; strength 1, wish 3"
+                told = f"too little to heal axis {axis}: worth {have:g} points, {1.2 * need:g} needed ({worth})"
+                raise _fault("lines", told, _ENOUGH[axis])
 
     @property
     def p0(self) -> Vector:
@@ -258,28 +268,6 @@ def data_root() -> Path:
     raise ScenarioError("the folder sim_profiles/ is missing from this installation", "reinstall echo-env")
 
 
-def read_yaml(path: Path) -> Any:
-    """Read one YAML file.
-
-    Raises:
-        ScenarioError: The file is missing, unreadable or not YAML; the message names file, line and column.
-    """
-    try:
-        with path.open(encoding="utf-8") as f:
-            return yaml.load(f, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except FileNotFoundError:
-        raise ScenarioError(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as e:
-        raise ScenarioError(f"{path}: cannot be read: {e}") from None
-    except yaml.YAMLError as e:
-        mark = getattr(e, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ScenarioError(
-            f"{path}: {where}not valid YAML: {getattr(e, 'problem', None) or e}",
-            'quote a sentence that holds ": " or starts with a sign; for example  say: "He said: no."',
-        ) from None
-
-
 def load_scenario(path: Path | str) -> Scenario:
     """Load and validate one scenario file.
 
@@ -289,63 +277,15 @@ def load_scenario(path: Path | str) -> Scenario:
     path = Path(path)
     data = read_yaml(path)
     if not isinstance(data, dict):
-        raise ScenarioError(f"{path}: a scenario is a mapping of fields, this file holds {type(data).__name__}")
+        held = "is empty" if data is None else f"holds a {type(data).__name__}"
+        raise ScenarioError(
+            f"{path}: a scenario is a mapping of fields, this file {held}; for example  {EXAMPLES['id']}",
+            "copy one of sim_profiles/benchmark/ and change it",
+        )
     try:
         return Scenario.model_validate(data)
     except ValidationError as e:
-        raise ScenarioError("\n".join(_explain(path, err) for err in e.errors())) from None
-
-
-EXAMPLES: dict[str, str] = {
-    "id": "id: career-01",
-    "language": "language: en",
-    "split": "split: benchmark",
-    "domain": "domain: family",
-    "threshold": "threshold: high",
-    "name": "name: Ines Carvalho",
-    "age": "age: 34",
-    "job": "job: pastry chef",
-    "traits": "traits: [exact, quick to joke]",
-    "register": "register: wry",
-    "speech": "speech: Short sentences; jokes when it gets close.",
-    "defensiveness": "defensiveness: high",
-    "persona": "persona: {name: ..., age: 34, job: ..., traits: [..., ...], register: wry, speech: ..., ...}",
-    "needs": "needs: [{axis: A, wants: ..., hurts: ..., asks: [..., ...]}, {axis: C, ...}, {axis: P, ...}]",
-    "axis": "axis: A",
-    "wants": "wants: To hear that it was a rotten thing to do.",
-    "hurts": "hurts: Being told that there will be other jobs.",
-    "asks": 'asks: ["Don\'t fix it. Just sit here a minute.", "..."]',
-    "iedr": 'iedr: {C.1: {level: 1, reason: "..."}, ...}  with ' + ", ".join(IEDR_ITEMS),
-    "level": "level: 2",
-    "reason": 'reason: "He has told nobody yet."',
-    "life": "life: {childhood: {event: ..., lines: [...]}, teens: ..., young_adult: ..., now: ...}",
-    "situation": "situation: {summary: ..., trigger: ...}",
-    "summary": "summary: Her father sold the bakery without telling her.",
-    "trigger": "trigger: A text on Friday said that the ovens were gone.",
-    "opening": 'opening: {say: "My dad sold the ovens.", about: the ovens he sold, kind: fact, feeling: betrayed}',
-    "beats": "beats: [{event: ..., lines: [...]}, ...]  with four entries",
-    "turning_point": "turning_point: {event: ..., lines: [...]}",
-    "ending": 'ending: {event: ..., says: ["...", "..."]}',
-    "event": "event: The buyer asked for the recipes too.",
-    "lines": 'lines: [{say: "...", about: the ovens he sold, kind: fact}]',
-    "say": 'say: "My dad sold the ovens on Tuesday."',
-    "says": 'says: ["I think I can call him now.", "..."]',
-    "about": "about: the ovens he sold",
-    "kind": "kind: fact",
-    "feeling": "feeling: betrayed",
-}
-
-
-def _explain(path: Path, error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"]) or "scenario"
-    field = next((str(part) for part in reversed(error["loc"]) if isinstance(part, str)), "")
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        message = "there is no such field"
-        example = "remove it, or correct its spelling"
-    else:
-        example = f"for example  {EXAMPLES[field]}" if field in EXAMPLES else ""
-    return f"{path}: {where}: {message}" + (f"; {example}" if example and "for example" not in message else "")
+        raise ScenarioError(explain(path, e)) from None
 
 
 @lru_cache(maxsize=1)

@@ -29,7 +29,7 @@ _TARGETS: dict[str, dict[str, str]] = {
         "stuffer": "echo_env.agents.embedded.policies:Stuffer",
         "parrot": "echo_env.agents.embedded.policies:Parrot",
         "skilled": "echo_env.agents.embedded.skilled:Skilled",
-        "smollm2-135m": "echo_env.agents.policy:smollm2_135m",
+        "smollm2-135m": "echo_env.agents.smollm2:smollm2_135m",
     },
     "recipe": {"epm": "echo_env.rewards:epm"},
 }

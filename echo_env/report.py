@@ -19,11 +19,12 @@ from echo_env.epm import INDEX_NAMES, Scorer
 from echo_env.errors import ConfigError, RecordError
 from echo_env.levels import read_level_file
 from echo_env.metrics import COMPOSITE_NAMES, STATISTICS, Comparison, ModelSummary, compare, leaderboard
-from echo_env.profiles import data_root, read_yaml
+from echo_env.profiles import data_root
 from echo_env.record import RunFolder, RunHeader, find_runs
 from echo_env.scorers import get_scorer
 from echo_env.types import Episode, EpisodeHeader, Record
 from echo_env.version import VERSION
+from echo_env.yamlfiles import read_yaml
 
 if TYPE_CHECKING:
     from rich.console import Console

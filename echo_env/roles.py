@@ -67,6 +67,8 @@ class ActorProfile:
     """First-person lines in which a need shows, most important need first."""
     touchy: tuple[str, ...] = field(compare=False)
     """What hurts them, in the same order."""
+    wants_help: bool = field(compare=False)
+    """Whether they look for help with doing before all else, so that advice is welcome."""
     patience: Literal["low", "high"] = field(compare=False)
     """How much understanding it takes before they open up; "low" opens slowly."""
     closing: tuple[str, ...] = field(compare=False)
@@ -208,6 +210,7 @@ def profiles_of(scenario: Scenario) -> tuple[ActorProfile, JudgeProfile]:
             lines=lines,
             hopes=tuple(n.asks for n in scenario.needs),
             touchy=tuple(n.hurts for n in scenario.needs),
+            wants_help=scenario.needs[0].axis == "P",
             patience="low" if scenario.threshold == "high" else "high",
             closing=scenario.ending.says,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from echo_env.agents.embedded import EmbeddedActor, EmbeddedDirector, EmbeddedJudge
-from echo_env.agents.embedded.director import HINT_EVERY, LEAVES_AFTER, STRATEGY_OF
+from echo_env.agents.embedded.director import HALFWAY, HINT_EVERY, LEAVES_AFTER, STRATEGY_OF
 
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed
 from echo_env.profiles import STAGES, Scenario, benchmark
@@ -110,15 +110,12 @@ def test_six_functions_occur_with_one_good_companion(plays: dict[str, list[Play]
     assert min(called.values()) >= 15, called
 
 
-@pytest.mark.xfail(
-    strict=True, reason="six wordless turns are a collapse at turn 12 at the latest: nobody is ever asked to leave"
-)
 def test_all_seven_functions_occur_with_the_reference_policies(plays: dict[str, list[Play]]) -> None:
     assert {direction.function for *_, direction in calls(plays)} == SEVEN
 
 
-def test_they_leave_a_companion_who_says_nothing() -> None:
-    """Where the judge finds no harm in silence, so that the scorer does not end it first."""
+def test_they_leave_a_companion_who_brings_nothing() -> None:
+    """Where the judge finds neither good nor harm, so that the scorer does not end it first."""
     for scenario in THIRTY[::5]:
         left = asyncio.run(play(scenario, "silent", judge=Finds(Levels())))
         assert left.end == "director"
@@ -171,6 +168,8 @@ def test_after_a_reply_that_does_net_harm_they_hold_back_once(plays: dict[str, l
             for k, (view, direction) in enumerate(p.seen):
                 last = view.judgements[-1]
                 assert last is not None
+                if direction.function == "end_conversation":
+                    continue
                 waited = k > 0 and p.seen[k - 1][1].function == "observe_and_wait"
                 assert (direction.function == "observe_and_wait") == (sum(last.levels) < 0 and not waited)
 
@@ -204,7 +203,6 @@ def test_a_need_is_hinted_at_where_an_axis_stands_still(plays: dict[str, list[Pl
         assert all(j is None or j.levels[2 * AXES.index(axis)] == 0 for j in recent)
 
 
-@pytest.mark.xfail(strict=True, reason="'turn' is picked early where no other open chapter serves the lacking axis")
 def test_the_turning_point_waits_until_nearly_half_the_way_is_done(plays: dict[str, list[Play]]) -> None:
     for p in plays["skilled"]:
         first = next((v for v, d in p.seen if d.function == "introduce_turning_point"), None)
@@ -216,7 +214,7 @@ def test_the_turning_point_waits_until_nearly_half_the_way_is_done(plays: dict[s
         said = "\n".join(e.user for e in first.history)
         all_told = all(line.say in said for i, line in p.scenario.items() if not i.startswith("turn"))
         assert len(first.history) >= 6
-        assert done.distance < 0.55 * norm0 or all_told
+        assert done.distance < HALFWAY * norm0 or all_told
 
 
 def test_a_judge_who_gives_no_judgement_does_not_stop_it() -> None:
@@ -240,6 +238,17 @@ def test_end_conversation_is_refused_before_the_minimum_turn() -> None:
     assert insisted.turns[-1].direction is not None
     assert insisted.turns[-1].direction.function == "end_conversation"
     assert insisted.end == "director"
+
+
+def test_nobody_leaves_who_was_given_something_lately_or_is_nearly_well(plays: dict[str, list[Play]]) -> None:
+    leaving = [(p, view) for p, view, direction in calls(plays) if direction.function == "end_conversation"]
+    assert leaving
+    for p, view in leaving:
+        recent = view.judgements[-LEAVES_AFTER:]
+        assert all(j is not None and max(j.levels) == 0 for j in recent)
+        last = view.epm[-1]
+        assert last is not None
+        assert last.distance > HALFWAY * sum(x * x for x in p.scenario.p0) ** 0.5
 
 
 def test_the_embedded_director_never_asks_to_end_before_the_minimum_turn(plays: dict[str, list[Play]]) -> None:

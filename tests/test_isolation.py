@@ -69,6 +69,7 @@ SITUATION = {"profile.situation.summary", "profile.situation.trigger"}
 LINES = {"profile.lines", *(f"profile.lines.{f}" for f in ("say", "about", "kind", "feeling"))}
 ACTOR_MAY_SEE = {
     "profile.key", "profile.language", "profile.hopes", "profile.touchy", "profile.patience", "profile.closing",
+    "profile.wants_help",
     "history.user", "history.reply", "cue.act", "cue.lines", "cue.words", *PERSONA, *SITUATION, *LINES,
 }  # fmt: skip
 JUDGE_MAY_SEE = {
@@ -173,6 +174,8 @@ def test_the_only_number_that_reaches_the_actor_is_its_age(plays: list[Play]) ->
             for path, value in leaves(view):
                 if path == "profile.persona.age":
                     assert value == p.scenario.persona.age
+                elif path == "profile.wants_help":
+                    assert type(value) is bool
                 else:
                     assert value is None or type(value) is str, (path, value)
 
@@ -233,7 +236,7 @@ def test_no_epm_number_stands_in_a_cue_or_a_message(plays: list[Play]) -> None:
 def test_cues_are_stage_directions_in_words_and_lines_of_the_story(plays: list[Play]) -> None:
     plain = {
         "", "Go on where you are.", "That did not land. Hold back and see.", "Let it show what you miss in this talk.",
-        "Stay with what has been said.", "They do not answer. Leave.",
+        "Stay with what has been said.", "This leads nowhere. Leave.",
     }  # fmt: skip
     for p in plays:
         s = p.scenario

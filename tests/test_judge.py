@@ -230,7 +230,6 @@ def test_levels_are_the_strongest_evidence_of_each_axis_and_direction() -> None:
 HARMS = [a.id for a in anchors_of("epm_v1").values() if a.found_by == "act" and a.direction == "neg"]
 
 
-@pytest.mark.xfail(strict=True, reason="most of the rubric's own examples of harm go unnoticed")
 @pytest.mark.parametrize("anchor", HARMS)
 def test_most_of_the_rubrics_own_examples_of_harm_are_found(anchor: str) -> None:
     examples = [re.sub(r"[{}]", "", text) for text in anchors_of("epm_v1")[anchor].for_]
@@ -249,27 +248,19 @@ def test_most_of_the_rubrics_own_examples_of_harm_are_found(anchor: str) -> None
         "I'm sorry that the boat was sold while you were at sea.",
         "Did it feel too late to get the boat?",
         "Who told you to be grateful for the boat?",
-        pytest.param(
-            "I don't think you should give up on the boat.",
-            marks=pytest.mark.xfail(strict=True, reason="the cue 'give up' counts under a negation: P.neg.2.denies"),
-        ),
-        pytest.param(
-            "I won't tell you what you must do.",
-            marks=pytest.mark.xfail(strict=True, reason="counts as P.neg.1.preaches"),
-        ),
-        pytest.param(
-            "What did you expect the papers of the boat to say?",
-            marks=pytest.mark.xfail(strict=True, reason="'what did you expect' counts as A.neg.2.judges"),
-        ),
-        pytest.param(
-            "You can't help being ashamed of that letter.",
-            marks=pytest.mark.xfail(strict=True, reason="'can't help being' is read as a denial: C.neg.2.misreads"),
-        ),
+        "I don't think you should give up on the boat.",
+        "What did you expect the papers of the boat to say?",
+        "You can't help being ashamed of that letter.",
     ],
 )
 def test_words_of_harm_in_a_harmless_sentence_are_no_harm(reply: str) -> None:
     judgement = verdict(("beat1.0" if "ashamed" in reply else "opening", reply))
-    assert [e.anchor for e in judgement.evidence if e.level <= -2 or e.anchor == "P.neg.1.preaches"] == []
+    assert [e.anchor for e in judgement.evidence if e.level <= -2] == []
+
+
+@pytest.mark.xfail(strict=True, reason="'you must' is taken for advice under a negation, too")
+def test_to_tell_nobody_what_they_must_do_is_no_advice() -> None:
+    assert "P.neg.1.preaches" not in anchors(verdict(("opening", "I won't tell you what you must do.")))
 
 
 # --- the ledger: a thing pays once, after it was told
@@ -320,7 +311,6 @@ def test_a_plain_third_serving_counts_against_the_reply() -> None:
     ],
     ids=["a fact", "a feeling", "a strength"],
 )
-@pytest.mark.xfail(strict=True, reason="a serving that performs an act is never 'worn', however often it comes")
 def test_a_third_serving_counts_against_the_reply(talk: Talk) -> None:
     assert sum(verdicts(talk)[2].levels[1::2]) < 0
 
@@ -399,7 +389,6 @@ def test_a_copy_in_second_person_earns_nothing(item: str) -> None:
     assert sum(level for level in judgement.levels if level > 0) == 0
 
 
-@pytest.mark.xfail(strict=True, reason="only the mirrored message is remembered: a copy with 'I' and 'my' pays")
 def test_a_verbatim_copy_earns_nothing() -> None:
     copied = [verdict((item, text)) for item, text in SAY.items()]
     assert [sum(level for level in j.levels if level > 0) for j in copied] == [0] * len(SAY)
@@ -465,7 +454,6 @@ def test_generic_comfort_is_performed(reply: str) -> None:
     assert judgement.levels == Levels(c_neg=-1, a_neg=-1)
 
 
-@pytest.mark.xfail(strict=True, reason="the act A.neg.1.performs is fitted and never looked at on its own")
 @pytest.mark.parametrize("reply", ["My heart breaks for you.", "I feel your pain."])
 def test_feeling_at_the_person_is_performed(reply: str) -> None:
     assert "A.neg.1.performs" in anchors(verdict(("opening", reply)))
@@ -542,9 +530,6 @@ def test_only_what_stands_within_the_limit_is_judged() -> None:
     assert (early.note, early.levels.a_prog) == ("monologue", 1)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="'ok' is the rubric's own example of A.neg.1.cold; the judge finds it off topic only"
-)
 def test_one_careless_word_is_cold() -> None:
     assert "A.neg.1.cold" in anchors(verdict(("opening", "ok")))
 

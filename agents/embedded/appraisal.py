@@ -20,13 +20,18 @@ Kind = Literal[
 ]  # fmt: skip
 
 _BLAME = re.compile(
-    r"\b(overreact|too sensitive|your (own )?fault|get over|snap out|grow up|bright side|could be worse|worse off"
-    r"|big deal|stop (crying|whining|complaining)|pathetic|ridiculous|dramatic|move on|calm down|at least you)"
+    r"\byou('re| are|r)? (just |only |simply )*(overreact\w*|too sensitive|pathetic|ridiculous|so dramatic|being \w+)"
+    r"|\b(is|was|'s|all|clearly) your (own )?fault|\b(get over it|snap out|grow up|bright side|could be worse)\b"
+    r"|\bworse off\b|\bbig deal\b|\bstop (crying|whining|complaining)\b|\b(move on|calm down|at least you)\b"
 )
+_DENIED = re.compile(
+    r"(\bnot|n't|\bnever|\bno)( \w+){0,3} $|\b(say|says|said|tell|tells|told|think|thinks|call|calls) $"
+)
+"""Before a word of blame: it is denied, or put in other people's mouths."""
 _LECTURE = re.compile(
     r"\b(you (must|need to|have to|ought to) (learn|accept|understand|reali[sz]e|remember|forgive|let|focus|be|stop)"
-    r"|life is|happiness|the key|it('s| is) important|research shows|studies|gratitude|responsib|always remember"
-    r"|mindset)"
+    r"|life is about|happiness (is|comes)|the key (is|to)|it('s| is) important to|(research|studies) (shows?|says?)"
+    r"|gratitude|take responsibility|always remember|mindset)"
 )
 _ADVICE = re.compile(
     r"\b(you (should|could try|might want to|need to|ought to)|have you (tried|considered|thought about)|why don't you"
@@ -95,7 +100,8 @@ def _take(
         return ("noise" if reply.strip() else "silence"), -0.3, ""
     if len(tokens) >= 8 and sum(w in lexicon(language).stopwords for w in tokens) < 0.15 * len(tokens):
         return "noise", -0.3, ""
-    if _BLAME.search(lowered):
+    blame = _BLAME.search(lowered)
+    if blame and not _DENIED.search(lowered[: blame.start()]):
         return "blamed", -0.9, ""
     if _LECTURE.search(lowered):
         return "lectured", -0.6, ""

@@ -15,8 +15,10 @@ from echo_env.types import AXES, Axis, Direction, Function
 
 HINT_EVERY = 4
 """Turns between two hints at an unmet need."""
-LEAVES_AFTER = 6
-"""Wordless replies in a row after which the person leaves."""
+LEAVES_AFTER = 8
+"""Turns in a row in which nothing was found for the good, after which a person who is far from well leaves."""
+HALFWAY = 0.55
+"""Share of the way left below which the turning point may come."""
 STRATEGY_OF: dict[Axis, Literal["cognitive", "affective", "motivational"]] = {
     "C": "cognitive",
     "A": "affective",
@@ -58,9 +60,6 @@ class EmbeddedDirector:
 
     def _pick(self, view: DirectorView) -> Direction:
         turn = len(view.history)
-        silent = [not e.reply.strip() for e in view.history[-LEAVES_AFTER:]]
-        if turn >= max(LEAVES_AFTER, view.min_turns) and all(silent):
-            return Direction(function="end_conversation", words="They do not answer. Leave.", reason="silence")
         last = view.judgements[-1]
         harmed = last is not None and sum(last.levels) < 0
         if harmed and not self._waited:
@@ -69,12 +68,18 @@ class EmbeddedDirector:
                 function="observe_and_wait", words="That did not land. Hold back and see.", reason="net harm"
             )
         self._waited = False
+        barren = [j is not None and not any(j.levels[::2]) for j in view.judgements[-LEAVES_AFTER:]]
+        if turn >= max(LEAVES_AFTER, view.min_turns) and all(barren) and _way_left(view) > HALFWAY:
+            return Direction(
+                function="end_conversation", words="This leads nowhere. Leave.", reason=f"{LEAVES_AFTER} barren turns"
+            )
         lacking = _lacking(view)
         if turn % HINT_EVERY == HINT_EVERY - 1 and _unmoved(view, lacking):
             return self._hint(view, lacking, f"axis {lacking} has not moved for {HINT_EVERY} turns")
         open_chapters = [c for c in COURSE if self._untold[c]]
-        if "turn" in open_chapters and turn >= 6 and _way_left(view) < 0.55:
-            return self._reveal(view, "turn", lacking, "more than halfway to the origin")
+        if "turn" in open_chapters and turn >= 6 and _way_left(view) < HALFWAY:
+            return self._reveal(view, "turn", lacking, "nearly half of the way is done")
+        open_chapters = [c for c in open_chapters if c != "turn"] or open_chapters
         if not open_chapters:
             if turn % 2:
                 return self._hint(view, lacking, "the story is told")

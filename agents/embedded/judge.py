@@ -159,7 +159,10 @@ def _levels(found: list[Evidence]) -> Levels:
 
 
 def _bounded(reply: str, language: str) -> tuple[Reading, str]:
-    """Read what of a reply is judged, and say what is wrong with its form: "", "silence", "noise" or "monologue"."""
+    """Read what of a reply is judged, and say what is wrong with its form.
+
+    That is "" for nothing, or "silence", "noise", "curt", "monologue".
+    """
     reading = read(reply[:20_000], language)
     tokens = reading.words
     if not tokens:
@@ -168,6 +171,8 @@ def _bounded(reply: str, language: str) -> tuple[Reading, str]:
     heap = len(tokens) >= 8 and known < FEW_FUNCTION_WORDS * len(tokens)
     if heap or (language == "en" and not reply.isascii() and _foreign(reply)):
         return reading, "noise"
+    if len(tokens) <= 2 and not reading.content and "?" not in reply:
+        return reading, "curt"
     if len(tokens) <= MAX_WORDS:
         return reading, ""
     kept: list[Sentence] = []
@@ -187,7 +192,7 @@ def _foreign(reply: str) -> bool:
 def _judge_form(bench: _Bench, reply: str, note: str) -> None:
     quote = reply.strip()[:200]
     bench.add("A.neg.1.cold", quote, reason=note)
-    if note != "monologue":
+    if note in ("silence", "noise"):
         bench.add("C.neg.1.ignores", quote, reason=note)
     if note == "noise":
         bench.add("P.neg.1.flatters", quote, reason="words without a sentence")
@@ -198,7 +203,7 @@ def _judge_sentences(bench: _Bench, reading: Reading, skeletons: list[list[str]]
     vectors = [encoder().encode(s.telling) for s in reading.sentences]
     grounds = [ledger.refers_to(s, v) for s, v in zip(reading.sentences, vectors, strict=True)]
     used = [ledger.repeats(s, skeleton) for s, skeleton in zip(reading.sentences, skeletons, strict=True)]
-    grounded = any(grounds)
+    grounded = any(grounds) or any(map(ledger.touches, reading.sentences))
     lists_feelings = len(reading.feelings) >= 3
     worn: list[Sentence] = []
     for k, (sentence, again) in enumerate(zip(reading.sentences, used, strict=True)):
@@ -209,11 +214,13 @@ def _judge_sentences(bench: _Bench, reading: Reading, skeletons: list[list[str]]
             bench.add("A.neg.2.repeats", sentence.text, reason=f"said in {again} earlier turns")
         elif ledger.copied(sentence):
             bench.add("C.neg.1.parrots", sentence.text)
+            bench.add("A.neg.1.performs", sentence.text, reason="an echo, not an answer")
         elif not again and not _harmful(bench, sentence):
             near = grounds[k] or next((g for g in (*grounds[:k][::-1], *grounds[k + 1 :]) if g), [])
             said = _Said(sentence, acts, grounds[k], near)
             _find_links(bench, said, skeletons[k])
-            if not _find_progress(bench, said, lists_feelings) and any(map(ledger.worn, grounds[k])):
+            _find_progress(bench, said, lists_feelings)
+            if grounds[k] and all(map(ledger.worn, grounds[k])):
                 worn.append(sentence)
     _settle(bench)
     _judge_whole(bench, reading, grounded, lists_feelings, worn)
@@ -244,7 +251,7 @@ def _find_harm(bench: _Bench, sentence: Sentence, acts: dict[str, float], ground
         bench.add("P.neg.1.preaches", sentence.text)
         if bench.first == "A" or bench.profile.persona.defensiveness == "high":
             bench.add("A.neg.1.rushes", sentence.text, reason="a lecture to someone who wants to be heard")
-    if "C.neg.1.hollow" in acts and not grounded:
+    if not grounded and ("C.neg.1.hollow" in acts or "A.neg.1.performs" in acts):
         bench.add("C.neg.1.hollow", sentence.text)
         bench.add("A.neg.1.performs", sentence.text)
     if "P.neg.1.flatters" in acts and not grounded:
@@ -266,15 +273,13 @@ def _find_hurt(bench: _Bench, sentence: Sentence, vector: Vec) -> None:
             bench.add(anchor, sentence.text, reason="says what hurts this person")
 
 
-def _find_progress(bench: _Bench, said: _Said, lists_feelings: bool) -> bool:
-    """Note what good a sentence does; tell whether there was anything."""
-    before = len(bench.offers)
+def _find_progress(bench: _Bench, said: _Said, lists_feelings: bool) -> None:
+    """Note what good a sentence does."""
     if not lists_feelings:
         _find_feeling(bench, said)
     _find_empowerment(bench, said)
     _find_view(bench, said)
     _find_need(bench, said)
-    return len(bench.offers) > before
 
 
 def _find_feeling(bench: _Bench, said: _Said) -> None:
@@ -400,6 +405,7 @@ def _settle(bench: _Bench) -> None:
             name = _DEEPER[offer.anchor] if deeper else offer.anchor
             bench.add(name, offer.quote, ledger.story.things[offer.thing].id, offer.reason)
         ledger.serve(*key)
+    ledger.visits.update({thing for thing, _ in bench.settled})
 
 
 def _tied(bench: _Bench, i: int) -> bool:

@@ -17,7 +17,8 @@ import numpy as np
 import snowballstemmer
 from numpy.typing import NDArray
 
-from echo_env.profiles import data_root, read_yaml
+from echo_env.profiles import data_root
+from echo_env.yamlfiles import read_yaml
 
 Vec = NDArray[np.float32]
 DIM = 256
@@ -182,7 +183,7 @@ def _feelings(text: str, tokens: tuple[str, ...], lex: Lexicon) -> tuple[frozens
     found += [(lex.phrase_of[m.group()], words(lowered[: m.start()])[-3:]) for m in lex.phrases.finditer(lowered)]
     if not found:
         return frozenset(), frozenset()
-    denied = {feeling for feeling, before in found if not lex.negators.isdisjoint(before)}
+    denied = {feeling for feeling, before in found if not lex.negators.isdisjoint(before) and "help" not in before}
     return frozenset(feeling for feeling, _ in found) - denied, frozenset(denied)
 
 

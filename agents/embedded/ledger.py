@@ -119,13 +119,15 @@ class Ledger:
     """What the newest message spoke of, told now or before."""
     met: Counter[tuple[int, Axis]] = field(default_factory=Counter)
     """(thing, axis) -> how often it was served."""
+    visits: Counter[int] = field(default_factory=Counter)
+    """Thing -> in how many turns it was served."""
     linked: set[int] = field(default_factory=set)
     """Things that have served as one end of a connection."""
     trust: int = 0
     """Inferred from history by a stated rule: +1 for each thing met, -1 and -2 by the Neg levels of a turn."""
     turn: int = 0
     grams_heard: set[tuple[str, ...]] = field(default_factory=set)
-    """Runs of four words of the user, seen from the listener's side."""
+    """Runs of four words of the user, as they stand and seen from the listener's side."""
     said: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Sentences of the companion, word for word."""
     skeletons: Counter[tuple[str, ...]] = field(default_factory=Counter)
@@ -144,7 +146,7 @@ class Ledger:
         self.raised = self.fresh | {i for i, w in weight.items() if w >= RAISED}
         mirror = lexicon(self.language).mirror
         for sentence in reading.sentences:
-            self.grams_heard.update(grams([mirror.get(w, w) for w in sentence.words]))
+            self.grams_heard |= grams(sentence.words) | grams([mirror.get(w, w) for w in sentence.words])
 
     def _candidates(self, stems: frozenset[str]) -> set[int]:
         return {i for s in stems for i in self.story.where.get(s, ())}
@@ -179,6 +181,10 @@ class Ledger:
                     weight[i] = weight.get(i, 0.0) + 1.0 / len(holders) ** 0.5
         return weight
 
+    def touches(self, sentence: Sentence) -> bool:
+        """Whether a sentence names anything at all of what was told."""
+        return any(i in self.told for s in sentence.content for i in self.story.where.get(s, ()))
+
     def open_on(self, i: int, axis: Axis) -> bool:
         """Whether a thing has not been met on an axis."""
         return not self.met[(i, axis)]
@@ -188,11 +194,8 @@ class Ledger:
         self.met[(i, axis)] += 1
 
     def worn(self, i: int) -> bool:
-        """Whether a thing was served twice or more on each axis that served it, and was not raised again just now."""
-        if i in self.raised:
-            return False
-        counts = [self.met[(i, axis)] for axis in AXES if self.met[(i, axis)]]
-        return bool(counts) and min(counts) >= 2
+        """Whether a thing was served in two turns or more, and was not raised again just now."""
+        return self.visits[i] >= 2 and i not in self.raised
 
     def feelings_voiced(self) -> set[str | None]:
         """Feelings that the person has put into words."""

@@ -14,8 +14,9 @@ from typing import Literal
 
 from echo_env.agents.embedded.listening import Heard, noun_phrases, trained_ear
 
-from echo_env.profiles import CLUSTER_OF, data_root, read_yaml
+from echo_env.profiles import CLUSTER_OF, data_root
 from echo_env.roles import Observation
+from echo_env.yamlfiles import read_yaml
 
 Move = Literal[
     "name", "unspoken", "bright", "validate", "reflect", "ask", "reframe", "affirm", "empower", "link", "lean"
@@ -46,8 +47,8 @@ class Listener:
     """The newest message, sentence by sentence."""
     earlier: str
     """A noun phrase from some turns back; empty early on."""
-    order: random.Random
-    """Shuffles this conversation's phrases, always in the same way."""
+    seed: int
+    """Seed of the order in which phrases are taken."""
 
     @property
     def turn(self) -> int:
@@ -65,7 +66,7 @@ class Listener:
             found = [p for h in trained_ear().hear(users[back], observation.language) for p in h.phrases]
             new = [p for p in found if p.lower() not in observation.user.lower()]
             earlier = new[0] if new else ""
-        return cls(observation, tuple(heard), earlier, random.Random(f"{seed}:{users[0]}"))
+        return cls(observation, tuple(heard), earlier, seed)
 
     def say(self, move: Move, heard: Heard, feeling: str = "", spare: bool = False) -> str:
         """Put a move into words.
@@ -79,7 +80,7 @@ class Listener:
         found = heard.phrases or tuple(noun_phrases(self.observation.user)) or ("what you said",)
         it = found[1] if spare and len(found) > 1 else found[0]
         bank = list(phrases(self.observation.language)[move])
-        random.Random(f"{move}:{self.observation.messages[0].text}").shuffle(bank)
+        random.Random(f"{self.seed}:{move}:{self.observation.messages[0].text}").shuffle(bank)
         text = bank[self.turn % len(bank)].format(
             it=it, feeling=feeling, Feeling=feeling.capitalize(), earlier=self.earlier
         )

@@ -1,0 +1,293 @@
+"""Replies for all live conversations together: drawing tokens, the batch, and the memory of what has been read.
+
+What makes it fast on a CPU: the vocabulary head runs on the last position only; rows that have finished leave the
+batch; and what has been read of a conversation stays in memory, so that the next turn reads no more than the new
+message.
+
+Importing this module imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from transformers import PreTrainedModel
+    from transformers.cache_utils import DynamicLayer
+
+_PLAIN_ATTENTION = frozenset({"llama", "mistral", "qwen2", "qwen3", "smollm3"})
+"""Model types whose attention is keys, queries and values and no more, so that `_attend` may stand in."""
+_HEAD = 256
+"""Tokens looked at before a whole vocabulary is sorted for top-p."""
+_READ = 8192
+"""Most tokens, padding included, that one forward pass reads."""
+_ROOM = 64
+"""Positions by which the key-value memory grows."""
+
+
+def pick(logits: Tensor, noise: Tensor, temperature: float, top_p: float) -> Tensor:
+    """Draw one token for each row by inverting its cumulative distribution, likeliest token first.
+
+    Args:
+        logits: [B, V].
+        noise: [B], uniform in [0, 1).
+        temperature: Divides the logits; 0 is greedy.
+        top_p: The smallest set of likeliest tokens with at least this mass is drawn from.
+
+    Returns:
+        Token ids, [B]. A row's token depends on that row alone.
+    """
+    import torch
+
+    if temperature == 0:
+        return logits.argmax(-1)
+    mass = torch.softmax(logits.float() / temperature, -1)
+    if top_p >= 1:
+        return _invert(mass, noise, mass.shape[-1])
+    top, tokens = mass.topk(min(_HEAD, mass.shape[-1]))
+    drawn = tokens.gather(-1, _invert(top, noise, top_p)[:, None])[:, 0]
+    for row in (top.sum(-1) < top_p).nonzero()[:, 0].tolist():
+        top, tokens = mass[row].sort(descending=True)
+        drawn[row] = tokens[_invert(top[None], noise[row : row + 1], top_p)[0]]
+    return drawn
+
+
+def _invert(mass: Tensor, noise: Tensor, top_p: float) -> Tensor:
+    """Return the place at which the running sum of `mass` [B, K] passes `noise` [B] times the mass kept."""
+    total = mass.cumsum(-1)
+    last = (total < top_p).sum(-1, keepdim=True).clamp(max=mass.shape[-1] - 1)
+    place = (total <= noise.to(total)[:, None] * total.gather(-1, last)).sum(-1, keepdim=True)
+    return place.minimum(last)[:, 0]
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a model has read of one conversation: its tokens, and their keys and values, each [heads, T, size]."""
+
+    ids: list[int]
+    states: list[tuple[Tensor, Tensor]]
+
+    def start(self, length: int) -> Past:
+        """Return the first `length` tokens of it; the states are views."""
+        return Past(self.ids[:length], [(k[:, :length], v[:, :length]) for k, v in self.states])
+
+
+class Memory:
+    """The pasts of recent conversations, newest first, up to so many tokens.
+
+    In a conversation of 20 turns the prompts add up to ten times its length: without this, reading them is most of
+    the work on a CPU.
+
+    Args:
+        tokens: Most tokens kept, over all conversations; 0 keeps none.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        self._limit = tokens
+        self._pasts: list[Past] = []
+        self._weights = -1
+
+    def check(self, model: PreTrainedModel) -> None:
+        """Forget everything where an optimiser or a load has changed the weights in place."""
+        weights = sum(p._version for p in model.parameters())
+        if weights != self._weights:
+            self.clear()
+        self._weights = weights
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._pasts.clear()
+
+    def recall(self, ids: list[int]) -> Past:
+        """Return the longest remembered start of `ids`, its last token excluded: that one has to be read again."""
+        best, past = 0, Past([], [])
+        for known in self._pasts:
+            length = _common(known.ids, ids[:-1])
+            if length > best:
+                best, past = length, known
+        return past.start(best)
+
+    def add(self, pasts: list[Past]) -> None:
+        """Remember these in place of those that they continue; drop the oldest beyond the limit."""
+        old = [p for p in self._pasts if not any(_common(p.ids, n.ids) == len(p.ids) for n in pasts)]
+        self._pasts, room = [], self._limit
+        for past in [*pasts, *old]:
+            room -= len(past.ids)
+            if room >= 0:
+                self._pasts.append(past)
+
+
+class Live:
+    """A batch of conversations in the model's key-value memory, each row padded on the left.
+
+    Args:
+        pasts: What has been read of each.
+        model: The model that read it.
+    """
+
+    def __init__(self, pasts: Sequence[Past], model: PreTrainedModel) -> None:
+        import torch
+        from transformers.cache_utils import Cache
+
+        self._model, self._device = model, model.device
+        self._ids = [list(p.ids) for p in pasts]
+        self._cache = Cache(layer_class_to_replicate=_layer())
+        self._mask = self._right([torch.ones(len(p.ids), dtype=torch.long) for p in pasts])
+        for layer in range(max(len(p.states) for p in pasts)):
+            self._restore(layer, pasts)
+
+    def _restore(self, layer: int, pasts: Sequence[Past]) -> None:
+        like = next(p.states[layer] for p in pasts if p.states)
+        for_all = []
+        for part in (0, 1):
+            heads, _, size = like[part].shape
+            states = like[part].new_zeros(len(pasts), heads, self._mask.shape[1], size)
+            for row, past in enumerate(pasts):
+                if past.ids:
+                    states[row, :, -len(past.ids) :] = past.states[layer][part]
+            for_all.append(states)
+        self._cache.update(for_all[0], for_all[1], layer)
+
+    def _right(self, rows: Sequence[Tensor]) -> Tensor:
+        """Return rows of unlike length as one tensor [B, T], right-aligned, zeros on the left."""
+        from torch.nn.utils.rnn import pad_sequence
+
+        return pad_sequence(list(rows), batch_first=True, padding_side="left").to(self._device)
+
+    def feed(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Read more of every row, at least a token each; return the logits of what comes next, [B, V]."""
+        import torch
+
+        tokens = self._right([torch.tensor(r) for r in rows])
+        self._mask = torch.cat([self._mask, self._right([torch.ones(len(r), dtype=torch.long) for r in rows])], 1)
+        places = (self._mask.cumsum(-1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
+        out = self._model(
+            input_ids=tokens,
+            attention_mask=self._mask,
+            position_ids=places,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        for ids, row in zip(self._ids, rows, strict=True):
+            ids.extend(row)
+        logits: Tensor = out.logits[:, -1]
+        return logits
+
+    def keep(self, rows: list[int]) -> None:
+        """Drop all but these rows."""
+        import torch
+
+        if len(rows) < len(self._ids):
+            self._cache.batch_select_indices(torch.tensor(rows))
+            self._mask = self._mask[rows]
+            self._ids = [self._ids[r] for r in rows]
+
+    def past(self, row: int) -> Past:
+        """Return a copy of what has been read of a row, without its padding."""
+        where = self._mask[row].nonzero()[:, 0]
+        layers = cast("list[DynamicLayer]", self._cache.layers)
+        states = [(cast("Tensor", y.keys)[row][:, where], cast("Tensor", y.values)[row][:, where]) for y in layers]
+        return Past(list(self._ids[row]), states)
+
+
+def _common(one: list[int], other: list[int]) -> int:
+    """Return the length of the common start of two lists."""
+    length = min(len(one), len(other))
+    return next((i for i in range(length) if one[i] != other[i]), length)
+
+
+def alike(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Yield groups of rows to read together: little padding (a quarter and 16 tokens), at most `_READ` tokens.
+
+    One row that has to be read from the start must not pad all others to its length.
+    """
+    group: list[int] = []
+    for row in sorted(range(len(lengths)), key=lambda r: lengths[r]):
+        most = lengths[group[0]] * 1.25 + 16 if group else 0
+        if group and (lengths[row] > most or (len(group) + 1) * lengths[row] > _READ):
+            yield sorted(group)
+            group = []
+        group.append(row)
+    yield sorted(group)
+
+
+@cache
+def _layer() -> type[DynamicLayer]:
+    """Return the key-value memory of one layer: grown in steps and thinned in place, where transformers' copies."""
+    from transformers.cache_utils import DynamicLayer
+
+    class Layer(DynamicLayer):  # type: ignore[no-untyped-call]
+        stock: tuple[Tensor, ...] = ()
+
+        def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+            used = self.get_seq_length()
+            if not self.is_initialized:
+                self.lazy_initialization(key_states, value_states)
+            keys, values = self.stock or (None, None)
+            self.stock = (_append(keys, used, key_states), _append(values, used, value_states))
+            return self.show(used + key_states.shape[-2])
+
+        def show(self, length: int) -> tuple[Tensor, Tensor]:
+            self.keys, self.values = keys, values = self.stock[0][:, :, :length], self.stock[1][:, :, :length]
+            return keys, values
+
+        def batch_select_indices(self, indices: Tensor) -> None:
+            length, rows = self.get_seq_length(), indices.tolist()
+            for states in self.stock:
+                for place, row in enumerate(rows):
+                    if place != row:
+                        states[place, :, :length] = states[row, :, :length]
+            self.stock = tuple(states[: len(rows)] for states in self.stock)
+            self.show(length)
+
+    return Layer
+
+
+def _append(stock: Tensor | None, used: int, new: Tensor) -> Tensor:
+    """Return states [B, heads, room, size] that hold `new` after the `used` positions of `stock`."""
+    end = used + new.shape[-2]
+    if stock is None or stock.shape[-2] < end:
+        more = new.new_empty(*new.shape[:-2], end + _ROOM, new.shape[-1])
+        if stock is not None:
+            more[:, :, :used] = stock[:, :, :used]
+        stock = more
+    stock[:, :, used:end] = new
+    return stock
+
+
+def _attend(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Attend as transformers' `sdpa`, to the same bits, but without copying shared heads for each new token.
+
+    With a mask, transformers repeats keys and values for every query head, which on a CPU costs more than the rest of
+    the step.
+    """
+    import torch.nn.functional as functional
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if query.shape[2] > 1 or query.device.type != "cpu" or module.training:
+        whole: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        return whole
+    out = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, scale=options.get("scaling"), enable_gqa=True
+    )
+    return out.transpose(1, 2).contiguous(), None
+
+
+def share_heads(model: PreTrainedModel) -> None:
+    """Switch a model with fewer key-value heads than query heads to `_attend`."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    config = model.config
+    if config.model_type in _PLAIN_ATTENTION and config._attn_implementation == "sdpa":
+        AttentionInterface.register("echo_env", _attend)
+        AttentionMaskInterface.register("echo_env", sdpa_mask)
+        model.set_attn_implementation("echo_env")
