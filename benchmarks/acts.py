@@ -3,7 +3,7 @@
     python benchmarks/acts.py
 
 The phrases are those of the reference companion (`sim_profiles/voices/companion_en.yaml`), written without sight of the
-rubric. Each kind of phrase performs one act, or none; prints the share found, and the share of other kinds taken for it.
+rubric. Each kind of phrase performs one act, or none; prints the share found, and the share of others taken for it.
 """
 
 from __future__ import annotations

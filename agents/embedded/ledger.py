@@ -15,7 +15,7 @@ from echo_env.agents.embedded.language import Sentence, Vec, encoder, lexicon, r
 
 from echo_env.profiles import Line
 from echo_env.roles import JudgeProfile
-from echo_env.types import AXES, Axis
+from echo_env.types import Axis
 
 TOLD_SHARE = 0.6
 """A line counts as told once this share of its content words stood in one of the user's messages."""
