@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from echo_env.agents.generation import share_heads
-
 from echo_env.errors import ConfigError, missing_extra
 
 if TYPE_CHECKING:

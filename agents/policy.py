@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, Unpack
 
 from echo_env.agents.generation import Live, Memory, Past, alike, pick
 from echo_env.agents.loading import load_model, reusable, stop_tokens, takes_system
-
 from echo_env.errors import ConfigError
 from echo_env.roles import Observation
 from echo_env.types import Message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -70,8 +71,8 @@ async def rejudge(episode: Episode, judge: Judge) -> Episode:
             judgement, failure = await judge.judge(JudgeView(profile, history, exchange)), ""
         except Exception as e:  # recorded as a missing judgement, like in a live turn
             judgement, failure = None, redact(f"judge: {type(e).__name__}: {e}")[:500]
-        others = [f for f in turn.failure.split("; ") if f and not f.startswith("judge: ")]
-        failure = "; ".join([*([failure] if failure else []), *others])
+        others = re.search(r"(?:^|; )((?:director|actor): .*)", turn.failure, re.DOTALL)
+        failure = "; ".join(f for f in (failure, others[1] if others else "") if f)
         before, state = state, scorer.advance(state, judgement.levels if judgement else None)
         end = episode.outcome.end if episode.outcome and turn.index == len(episode.turns) else None
         turns.append(_turn(turn, judgement, failure, scorer, recipe, Step(scorer, before, state, end)))

@@ -112,7 +112,8 @@ def run(
     header = new_header(config.model_dump(mode="json"), {s.id: s.digest for s in scenarios})
     player = policy or build_policy(config.policy, config.seed, config.policy_options)
     folder.create(header, resume=resume, overwrite=overwrite)
-    return asyncio.run(_Runner(config, folder, player, tell).play(scenarios))
+    with folder.locked():
+        return asyncio.run(_Runner(config, folder, player, tell).play(scenarios))
 
 
 def folder_name(policy: str) -> str:

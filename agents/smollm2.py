@@ -18,7 +18,6 @@ from typing import Unpack
 
 from echo_env.agents.loading import END_OF_TURN, offline, require
 from echo_env.agents.policy import LocalModel, Options
-
 from echo_env.errors import ConfigError
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
+
 from echo_env.agents.policy import LocalModel, Options, local_model
 from echo_env.agents.smollm2 import smollm2_135m
-
 from echo_env.roles import Observation
 from echo_env.types import Message
 

@@ -131,14 +131,14 @@ def run(
         typer.echo("\n".join(c.model_dump_json(indent=1) for c in configs))
         return
     failed = 0
-    for config in configs:
-        result = _run_with_bar(config, out, resume, overwrite)
+    for settings in configs:
+        result = _run_with_bar(settings, out, resume, overwrite)
         failed += len(result.failures)
         for line in result.failures[:5]:
             typer.echo(f"failed: {line}", err=True)
         p = result.progress
         typer.echo(
-            f"{config.policy}: {p.done - p.failed} of {p.total} played, {p.successes} succeeded  {result.folder.path}"
+            f"{settings.policy}: {p.done - p.failed} of {p.total} played, {p.successes} succeeded  {result.folder.path}"
         )
     if failed:
         raise typer.Exit(3)
@@ -159,7 +159,7 @@ def _run_config(base: dict[str, Any], given: dict[str, Any], policy: str) -> Run
 
     from echo_env.agents.rollout import RunConfig
 
-    top = {k: given[k] for k in ("split", "limit", "episodes", "seed", "batch") if k in given}
+    top: dict[str, Any] = {k: given[k] for k in ("split", "limit", "episodes", "seed", "batch") if k in given}
     world = {k: given[k] for k in ("judge", "scorer", "recipe", "max_turns") if k in given}
     if "scenario" in given:
         top["scenarios"] = tuple(given["scenario"])

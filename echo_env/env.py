@@ -65,14 +65,19 @@ class CompanionEnv(gym.Env[str, str]):
         observe: str = "message",
         render_mode: str | None = None,
     ) -> None:
+        given = {"scenario": scenario, "judge": judge}
         _require_text(
-            scenario=scenario or "", split=split, backend=backend, judge=judge or "", scorer=scorer, recipe=recipe
+            split=split,
+            backend=backend,
+            scorer=scorer,
+            recipe=recipe,
+            **{name: value for name, value in given.items() if value is not None},
         )
         if observe not in ("message", "conversation"):
             raise ConfigError(f"observe must be 'message' or 'conversation', got '{observe}'")
         if render_mode not in (None, "ansi"):
             raise ConfigError(f"render_mode must be 'ansi' or None, got '{render_mode}'")
-        if max_turns is not None and (not isinstance(max_turns, int) or max_turns < 1):
+        if max_turns is not None and (type(max_turns) is not int or max_turns < 1):
             raise ConfigError(f"max_turns must be a whole number from 1, or None, got {max_turns!r}")
         self._world = WorldConfig(backend=backend, judge=judge, scorer=scorer, recipe=recipe, max_turns=max_turns)
         ids = tuple(scenario_ids(split))
@@ -109,7 +114,8 @@ class CompanionEnv(gym.Env[str, str]):
         """
         super().reset(seed=seed)
         drawn = self._ids[int(self.np_random.integers(len(self._ids)))]
-        scenario = get_scenario(_asked_for(options) or drawn)
+        asked = _asked_for(options)
+        scenario = get_scenario(drawn if asked is None else asked)
         session = build_session(self._world, scenario, int(self.np_random.integers(2**31)))
         self._session, self._turns = session, []
         run_now(session.open())
@@ -161,17 +167,17 @@ def _require_text(**options: Any) -> None:
             raise ConfigError(f"{name} must be a name, got {value!r:.60}")
 
 
-def _asked_for(options: dict[str, Any] | None) -> str:
-    """Return the scenario that reset options ask for; empty where they ask for none."""
+def _asked_for(options: dict[str, Any] | None) -> str | None:
+    """Return the scenario that reset options ask for; None where they ask for none."""
     if options is None:
-        return ""
+        return None
     if not isinstance(options, dict):
         raise ConfigError(f"reset options are a dict, got {options!r:.60}", 'for example  {"scenario": "career-01"}')
     unknown = sorted(set(options) - set(RESET_OPTIONS))
     if unknown:
         raise ConfigError(f"unknown reset option '{unknown[0]}'", f"known: {', '.join(RESET_OPTIONS)}")
     _require_text(**options)
-    return str(options.get("scenario", ""))
+    return options.get("scenario")
 
 
 def epm_line(turn: Turn) -> str:

@@ -15,6 +15,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,6 +23,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
+
+try:
+    import fcntl
+except ImportError:  # not on this system
+    fcntl = None  # type: ignore[assignment]
 
 from echo_env.errors import RecordError
 from echo_env.types import SCHEMA_VERSION, Episode, EpisodeHeader, Outcome, Record, Turn
@@ -276,6 +282,23 @@ class RunFolder:
         except OSError as e:
             raise _disk_error(self.path, e) from None
         return header
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing to this run; a killed process lets go by itself.
+
+        Raises:
+            RecordError: Another process is at it.
+        """
+        with (self.path / "run.json").open("rb") as file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    raise RecordError(
+                        f"another process is playing the run in {self.path}", "wait for it, or use another --out"
+                    ) from None
+            yield
 
     def header(self) -> RunHeader:
         """Read the run's header."""

@@ -8,13 +8,14 @@ turns in a row end it as truncated.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from echo_env.epm import EpmState, Scorer, action_vector
-from echo_env.errors import EpisodeOver, RoleFailure, redact
+from echo_env.errors import ConfigError, EpisodeOver, RoleFailure, redact
 from echo_env.profiles import Scenario
 from echo_env.rewards import Recipe, Step
 from echo_env.roles import (
@@ -28,7 +29,7 @@ from echo_env.roles import (
     cue_of,
     profiles_of,
 )
-from echo_env.types import TRUNCATIONS, Direction, End, EpmDelta, Judgement, Message, Outcome, Turn
+from echo_env.types import TRUNCATIONS, Direction, End, EpmDelta, Judgement, Message, Outcome, Turn, storable
 
 UNJUDGED_LIMIT = 3
 """Unjudged turns in a row after which a conversation is truncated."""
@@ -141,7 +142,7 @@ class DialogueSession:
             )
         if not isinstance(text, str):
             raise TypeError(f"a reply is a string, got {type(text).__name__}: {text!r:.80}")
-        text = _sound(text)
+        text = storable(text)
         exchange = Exchange(self._messages[-1].text, visible(text))
         judgement, unjudged = await self._judge(exchange)
         before, self.state = self.state, self.scorer.advance(self.state, judgement.levels if judgement else None)
@@ -154,6 +155,8 @@ class DialogueSession:
         if silent and end is None:
             end = "unreachable"
         parts = self.recipe.turn(Step(self.scorer, before, self.state, end)) if judgement else {}
+        if not all(map(math.isfinite, parts.values())):
+            raise ConfigError(f"the recipe '{self.recipe.id}' gave a reward that is no number: {parts}")
         turn = Turn(
             index=self.turns,
             user=exchange.user,
@@ -231,21 +234,12 @@ class DialogueSession:
         answer = await self.cast.actor.speak(ActorView(self._actor_profile, self._history, cue))
         if not isinstance(answer, str) or not answer.strip():
             raise RoleFailure(f"an actor returns what the person says, got {answer!r:.40}")
-        return answer
+        return storable(answer)
 
 
 def _fault(role: str, error: Exception) -> str:
     """Say in a record what a role's fault was, without secrets and at bounded length."""
     return redact(f"{role}: {type(error).__name__}: {error}")[:500]
-
-
-def _sound(text: str) -> str:
-    """Return a text that can be stored: halves of surrogate pairs, as a tokenizer may leave them, are replaced."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
 
 
 def run_now(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -6,9 +6,9 @@ in the order C, A, P: cognitive restructuring, affective resonance, proactive em
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 SCHEMA_VERSION = 1
 """Version of the episode file's format. A change that old readers cannot follow raises it, with a lift in `record`."""
@@ -43,6 +43,15 @@ Function = Literal[
 ]
 
 
+def storable(text: str) -> str:
+    """Return a text that a file can hold: halves of surrogate pairs, as a tokenizer may leave them, are replaced."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+Text = Annotated[str, AfterValidator(storable)]
+"""What a person or a model said."""
+
+
 class Record(BaseModel):
     """Root of every stored record: frozen, no unknown fields."""
 
@@ -67,7 +76,7 @@ class Message(Record):
     """One utterance of the conversation, as both sides saw it."""
 
     role: Literal["user", "companion"]
-    text: str
+    text: Text
 
 
 class Evidence(Record):
@@ -77,13 +86,13 @@ class Evidence(Record):
     direction: Literal["prog", "neg"]
     level: int
     """1 or 2 for prog, -1 or -2 for neg."""
-    anchor: str
+    anchor: Text
     """Id of the rubric's behavioural anchor."""
-    quote: str
+    quote: Text
     """The words of the reply that show it, verbatim; empty only where the reply itself is empty."""
-    item: str = ""
+    item: Text = ""
     """Id of the thing in the profile that was served, where there is one."""
-    reason: str = ""
+    reason: Text = ""
 
 
 class Judgement(Record):
@@ -94,22 +103,22 @@ class Judgement(Record):
 
     levels: Levels
     evidence: tuple[Evidence, ...] = ()
-    judge: str
+    judge: Text
     """Id of the judge, with its version."""
-    note: str = ""
+    note: Text = ""
 
 
 class Direction(Record):
     """The director's function call for one turn (Echo-N1 section 4.3.2)."""
 
     function: Function
-    argument: str = ""
+    argument: Text = ""
     """Beat index, memory stage or axis, by function; empty where it takes none."""
-    words: str = ""
+    words: Text = ""
     """The stage direction in words. These and `lines` are all that the actor gets of it."""
-    lines: tuple[str, ...] = ()
+    lines: tuple[Text, ...] = ()
     """Ids of the lines that the story offers now, most wanted first."""
-    reason: str = ""
+    reason: Text = ""
     """Why, for the record. Never shown to the actor."""
 
 
@@ -137,10 +146,10 @@ class Turn(Record):
 
     index: int
     """1 for the first."""
-    user: str
-    reply: str
+    user: Text
+    reply: Text
     """The policy's words as the user saw them, thinking removed."""
-    raw_reply: str | None = None
+    raw_reply: Text | None = None
     """The policy's full output, only where it differs from `reply`."""
     judgement: Judgement | None
     epm: EpmDelta | None
@@ -150,7 +159,7 @@ class Turn(Record):
     reward: float | None
     """None where the turn was not judged."""
     reward_parts: dict[str, float] = Field(default_factory=dict)
-    failure: str = ""
+    failure: Text = ""
     """Why there is no judgement, direction or next message; empty where all went well."""
 
 
@@ -159,7 +168,7 @@ class Outcome(Record):
 
     end: End
     turns: int
-    closing: str = ""
+    closing: Text = ""
     """The user's last words, after the last reply."""
     policy_seconds: float | None = None
 

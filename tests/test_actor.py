@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from echo_env.agents.embedded import EmbeddedActor, EmbeddedDirector, EmbeddedJudge
-from echo_env.agents.embedded.actor import MAX_SENTENCES, voice
-from echo_env.agents.embedded.language import read, split_sentences
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from echo_env.agents.embedded import EmbeddedActor, EmbeddedDirector, EmbeddedJudge
+from echo_env.agents.embedded.actor import MAX_SENTENCES, voice
+from echo_env.agents.embedded.language import read, split_sentences
 from echo_env.build import build_policy
 from echo_env.profiles import Scenario, benchmark
 from echo_env.rewards import epm

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+
 from echo_env.agents.embedded import EmbeddedActor, EmbeddedDirector, EmbeddedJudge
 from echo_env.agents.embedded.director import HALFWAY, HINT_EVERY, LEAVES_AFTER, STRATEGY_OF
-
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed
 from echo_env.profiles import STAGES, Scenario, benchmark
 from echo_env.rewards import epm

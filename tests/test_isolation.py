@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from pydantic import BaseModel
+
 from echo_env.agents.embedded import EmbeddedActor, EmbeddedDirector, EmbeddedJudge
 from echo_env.agents.embedded.actor import voice
 from echo_env.agents.embedded.anchors import rubric
-from pydantic import BaseModel
-
 from echo_env.build import build_policy, conversation_seed
 from echo_env.profiles import Scenario, benchmark, data_root, get_scenario, scenario_ids
 from echo_env.rewards import epm

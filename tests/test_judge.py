@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from echo_env.agents.embedded.anchors import anchors_of
-from echo_env.agents.embedded.judge import MAX_WORDS, EmbeddedJudge
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from echo_env.agents.embedded.anchors import anchors_of
+from echo_env.agents.embedded.judge import MAX_WORDS, EmbeddedJudge
 from echo_env.errors import ScenarioError
 from echo_env.profiles import IEDR_ITEMS, STAGES, Scenario, benchmark
 from echo_env.roles import Exchange, JudgeProfile, JudgeView, profiles_of

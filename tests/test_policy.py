@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from echo_env.agents import generation, loading, smollm2
 from echo_env.agents.generation import pick
 from echo_env.agents.policy import LocalModel, local_model, shorten
 from echo_env.agents.smollm2 import smollm2_135m, smollm2_folder
-
 from echo_env.build import build_policy
 from echo_env.errors import ConfigError, MissingExtra
 from echo_env.roles import Observation

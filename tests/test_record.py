@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from echo_env.agents import rejudge as rejudging
-from echo_env.agents.embedded.judge import EmbeddedJudge
-from echo_env.agents.embedded.skilled import Skilled
-from echo_env.agents.rollout import RunConfig, RunResult, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from echo_env import record
+from echo_env.agents import rejudge as rejudging
+from echo_env.agents.embedded.judge import EmbeddedJudge
+from echo_env.agents.embedded.skilled import Skilled
+from echo_env.agents.rollout import RunConfig, RunResult, run
 from echo_env.build import WorldConfig
 from echo_env.errors import EchoError, RecordError, RoleFailure
 from echo_env.profiles import get_scenario

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from statistics import mean
 
 import pytest
+
 from echo_env.agents.controls import Swapped, user_messages
 from echo_env.agents.embedded import listening
 from echo_env.agents.embedded.anchors import rubric
 from echo_env.agents.embedded.language import split_sentences
 from echo_env.agents.embedded.policies import Adviser, Lecturer, Parrot, Silent, Stuffer, Template
 from echo_env.agents.embedded.skilled import Skilled, phrases
-
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed
 from echo_env.profiles import CLUSTER_OF, Scenario, benchmark, get_scenario, scenario_ids
 from echo_env.roles import Observation, Policy

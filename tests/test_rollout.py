@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
 from echo_env.agents.embedded.skilled import Skilled
 from echo_env.agents.rollout import RunConfig, RunResult, run
-
 from echo_env.build import WorldConfig, conversation_seed
 from echo_env.errors import ConfigError
 from echo_env.profiles import scenario_ids

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from echo_env.agents.embedded.language import read
 
+from echo_env.agents.embedded.language import read
 from echo_env.errors import ScenarioError
 from echo_env.profiles import (
     CLUSTER_OF,

@@ -3,7 +3,6 @@
 from echo_env.agents.embedded.actor import EmbeddedActor
 from echo_env.agents.embedded.director import EmbeddedDirector
 from echo_env.agents.embedded.judge import EmbeddedJudge
-
 from echo_env.roles import Cast
 
 

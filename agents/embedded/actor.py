@@ -14,7 +14,6 @@ from functools import lru_cache
 
 from echo_env.agents.embedded.appraisal import Appraisal, appraise
 from echo_env.agents.embedded.language import Reading, lexicon, read, split_sentences, words
-
 from echo_env.profiles import Line, data_root
 from echo_env.roles import ActorProfile, ActorView, chapter_of
 from echo_env.yamlfiles import read_yaml

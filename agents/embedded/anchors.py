@@ -14,10 +14,10 @@ from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
-from echo_env.agents.embedded.language import Vec, encoder, lexicon, plain, words
 from numpy.typing import NDArray
 from pydantic import Field
 
+from echo_env.agents.embedded.language import Vec, encoder, lexicon, plain, words
 from echo_env.errors import ScenarioError
 from echo_env.profiles import data_root
 from echo_env.types import Axis, Record

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from echo_env.agents.embedded.language import Reading, lexicon, plain, read, voiced_feelings, words
-
 from echo_env.profiles import CLUSTER_OF
 
 Kind = Literal[

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from echo_env.agents.embedded.anchors import Anchor, anchors_of, reader
 from echo_env.agents.embedded.language import Reading, Sentence, Vec, encoder, lexicon, read
 from echo_env.agents.embedded.ledger import Ledger, story_of
-
 from echo_env.profiles import CLUSTER_OF
 from echo_env.roles import Exchange, JudgeProfile, JudgeView, chapter_of
 from echo_env.types import AXES, Axis, Evidence, Judgement, Levels

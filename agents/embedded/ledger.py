@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-from echo_env.agents.embedded.language import Sentence, Vec, encoder, lexicon, read, stem
 
+from echo_env.agents.embedded.language import Sentence, Vec, encoder, lexicon, read, stem
 from echo_env.profiles import Line
 from echo_env.roles import JudgeProfile
 from echo_env.types import Axis

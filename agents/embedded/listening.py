@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from echo_env.agents.embedded.language import Sentence, encoder, lexicon, plain, read, read_sentence
 from numpy.typing import NDArray
 
+from echo_env.agents.embedded.language import Sentence, encoder, lexicon, plain, read, read_sentence
 from echo_env.profiles import CLUSTER_OF, FEELINGS, Line, get_scenario, scenario_ids
 
 KINDS = ("fact", "belief", "feeling", "strength", "wish")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 
 from echo_env.agents.embedded.listening import noun_phrases
-
 from echo_env.roles import Observation
 
 

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Literal
 
 from echo_env.agents.embedded.listening import Heard, noun_phrases, trained_ear
-
 from echo_env.profiles import CLUSTER_OF, data_root
 from echo_env.roles import Observation
 from echo_env.yamlfiles import read_yaml

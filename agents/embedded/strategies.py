@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from numpy.typing import NDArray
+
 from echo_env.agents.embedded.language import read
 from echo_env.agents.embedded.listening import KINDS, Heard
 from echo_env.agents.embedded.policies import Adviser
 from echo_env.agents.embedded.skilled import Listener, Move, feeling_move
-from numpy.typing import NDArray
-
 from echo_env.roles import Observation
 
 STRATEGIES = ("question", "reflect", "resonate", "connect", "reframe", "affirm", "empower", "advise")
