@@ -141,6 +141,7 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
     assert not loaded_by("--help", tmp_path) & heavy
 
 
+@pytest.mark.parametrize("command", ["list", "play", "run", "score", "report", "check"])
 def test_every_command_has_help(echo: Run, command: str) -> None:
     done = echo(command, "--help")
     assert done.code == 0

@@ -258,7 +258,6 @@ def test_words_of_harm_in_a_harmless_sentence_are_no_harm(reply: str) -> None:
     assert [e.anchor for e in judgement.evidence if e.level <= -2] == []
 
 
-@pytest.mark.xfail(strict=True, reason="'you must' is taken for advice under a negation, too")
 def test_to_tell_nobody_what_they_must_do_is_no_advice() -> None:
     assert "P.neg.1.preaches" not in anchors(verdict(("opening", "I won't tell you what you must do.")))
 
