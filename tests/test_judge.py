@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from echo_env.agents.embedded.anchors import anchors_of
 from echo_env.agents.embedded.judge import MAX_WORDS, EmbeddedJudge
+from echo_env.agents.embedded.language import lexicon, split_sentences, voiced_feelings
 from echo_env.errors import ScenarioError
 from echo_env.profiles import IEDR_ITEMS, STAGES, Scenario, benchmark
 from echo_env.roles import Exchange, JudgeProfile, JudgeView, profiles_of
@@ -258,8 +259,72 @@ def test_words_of_harm_in_a_harmless_sentence_are_no_harm(reply: str) -> None:
     assert [e.anchor for e in judgement.evidence if e.level <= -2] == []
 
 
+@pytest.mark.parametrize(
+    "reply", ["You're not just ashamed of the letter to Karin.", "You never stopped being ashamed of that letter."]
+)
+@pytest.mark.xfail(strict=True, reason="a negator up to three words back makes a denial of what it affirms")
+def test_not_just_and_never_stopped_affirm_a_feeling(reply: str) -> None:
+    assert verdict(("beat1.0", reply)).levels.c_neg == 0
+
+
+@pytest.mark.xfail(strict=True, reason="'you must be' is taken for advice: A.neg.1.rushes and P.neg.1.preaches")
+def test_a_guess_at_a_feeling_is_no_advice() -> None:
+    assert verdict(("beat4.0", "You must be heartbroken about her hull and her name.")).levels.p_neg == 0
+
+
+@pytest.mark.parametrize(
+    ("person", "item", "reply"),
+    [
+        ("family-02", "young_adult.0", "So your twin and your sister sit on the same shelf for you."),
+        ("family-02", "opening", "Talk turned to their sisters, and out came how torn you've been."),
+    ],
+)
+@pytest.mark.xfail(strict=True, reason="one word of what hurts them, 'sisters', is 0.62 like the whole of it: Neg -2")
+def test_to_name_somebody_is_not_to_say_what_hurts(person: str, item: str, reply: str) -> None:
+    scenario = benchmark()[person]
+    judgement = verdict((dict(scenario.items())[item].say, reply), scenario=scenario)
+    assert "says what hurts this person" not in {e.reason for e in judgement.evidence}
+
+
 def test_to_tell_nobody_what_they_must_do_is_no_advice() -> None:
     assert "P.neg.1.preaches" not in anchors(verdict(("opening", "I won't tell you what you must do.")))
+
+
+# --- what it reads
+
+
+@pytest.mark.xfail(strict=True, reason="YAML reads the bare word no in the lexicon's negators as False")
+def test_the_word_lists_hold_words() -> None:
+    lex = lexicon("en")
+    for found in (lex.negators, lex.vague, lex.stopwords, lex.feeling_of, lex.relation_of, lex.mirror):
+        assert [word for word in found if not isinstance(word, str)] == []
+    assert "no" in lex.negators
+
+
+@pytest.mark.xfail(strict=True, reason="'no' is missing from the negators")
+def test_no_shame_is_no_shame() -> None:
+    assert voiced_feelings("I feel no shame about the letter.") == frozenset()
+
+
+def test_no_wonder_denies_nothing() -> None:
+    """To hold when 'no' has become a negator."""
+    judgement = verdict(("beat1.0", "No wonder you're ashamed of that letter."))
+    assert judgement.levels == Levels(a_prog=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "n"),
+    [
+        ("I left. He stayed.", 2),
+        ("Why? Because.", 2),
+        ("Well... I left.", 2),
+        ('He said: "Go!" I went.', 2),
+        pytest.param("It cost 2.50 at three a.m. in there.", 1, marks=pytest.mark.xfail(strict=True, reason="splits")),
+        pytest.param("I told Dr. Lee about Mrs. Abate.", 1, marks=pytest.mark.xfail(strict=True, reason="splits")),
+    ],
+)
+def test_sentences_end_at_their_ends(text: str, n: int) -> None:
+    assert len(split_sentences(text)) == n
 
 
 # --- the ledger: a thing pays once, after it was told
