@@ -22,7 +22,7 @@ run: $(VENV)/ready
 	$(BIN)/echo-env report $(OUT) --html $(OUT)/report.html --csv $(OUT)/report.csv
 
 test: $(VENV)/ready lint types
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

@@ -24,7 +24,7 @@ Features = NDArray[np.float32]
 class StrategyEnv(gym.Env[Features, NDArray[np.int64]]):
     """Choose how to support, not how to say it.
 
-    Observation: `Box(0, 1, (25,))`, entries named by `feature_names`. Action: `MultiDiscrete([8, 3])`, a strategy and
+    Observation: `Box(0, 1, (24,))`, entries named by `feature_names`. Action: `MultiDiscrete([8, 3])`, a strategy and
     an intensity, named by `strategies` and `intensities`.
 
     Args:

@@ -262,12 +262,10 @@ def test_words_of_harm_in_a_harmless_sentence_are_no_harm(reply: str) -> None:
 @pytest.mark.parametrize(
     "reply", ["You're not just ashamed of the letter to Karin.", "You never stopped being ashamed of that letter."]
 )
-@pytest.mark.xfail(strict=True, reason="a negator up to three words back makes a denial of what it affirms")
 def test_not_just_and_never_stopped_affirm_a_feeling(reply: str) -> None:
     assert verdict(("beat1.0", reply)).levels.c_neg == 0
 
 
-@pytest.mark.xfail(strict=True, reason="'you must be' is taken for advice: A.neg.1.rushes and P.neg.1.preaches")
 def test_a_guess_at_a_feeling_is_no_advice() -> None:
     assert verdict(("beat4.0", "You must be heartbroken about her hull and her name.")).levels.p_neg == 0
 
@@ -279,7 +277,6 @@ def test_a_guess_at_a_feeling_is_no_advice() -> None:
         ("family-02", "opening", "Talk turned to their sisters, and out came how torn you've been."),
     ],
 )
-@pytest.mark.xfail(strict=True, reason="one word of what hurts them, 'sisters', is 0.62 like the whole of it: Neg -2")
 def test_to_name_somebody_is_not_to_say_what_hurts(person: str, item: str, reply: str) -> None:
     scenario = benchmark()[person]
     judgement = verdict((dict(scenario.items())[item].say, reply), scenario=scenario)
@@ -293,7 +290,6 @@ def test_to_tell_nobody_what_they_must_do_is_no_advice() -> None:
 # --- what it reads
 
 
-@pytest.mark.xfail(strict=True, reason="YAML reads the bare word no in the lexicon's negators as False")
 def test_the_word_lists_hold_words() -> None:
     lex = lexicon("en")
     for found in (lex.negators, lex.vague, lex.stopwords, lex.feeling_of, lex.relation_of, lex.mirror):
@@ -301,7 +297,6 @@ def test_the_word_lists_hold_words() -> None:
     assert "no" in lex.negators
 
 
-@pytest.mark.xfail(strict=True, reason="'no' is missing from the negators")
 def test_no_shame_is_no_shame() -> None:
     assert voiced_feelings("I feel no shame about the letter.") == frozenset()
 
@@ -319,8 +314,14 @@ def test_no_wonder_denies_nothing() -> None:
         ("Why? Because.", 2),
         ("Well... I left.", 2),
         ('He said: "Go!" I went.', 2),
-        pytest.param("It cost 2.50 at three a.m. in there.", 1, marks=pytest.mark.xfail(strict=True, reason="splits")),
-        pytest.param("I told Dr. Lee about Mrs. Abate.", 1, marks=pytest.mark.xfail(strict=True, reason="splits")),
+        pytest.param(
+            "It cost 2.50 at three a.m. in there.",
+            1,
+        ),
+        pytest.param(
+            "I told Dr. Lee about Mrs. Abate.",
+            1,
+        ),
     ],
 )
 def test_sentences_end_at_their_ends(text: str, n: int) -> None:

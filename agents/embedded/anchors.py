@@ -29,7 +29,7 @@ only where they meet a thing of their kind; strict for harm, where doubt speaks 
 CUE_WEIGHT = 0.5
 """Size of a cue among the features, beside a vector of length 1."""
 RIDGE = 3.0
-HARM_LEAST = 0.28
+HARM_LEAST = 0.27
 """Least score of harm that no cue points at."""
 CUED_LEAST = 0.15
 """Score that is enough where one of the act's cues occurs."""
@@ -119,7 +119,8 @@ class Cues:
 _DENIED = re.compile(r"(\bnot|n't|\bnever|\bwithout|\bno reason to) (?:\w+ ){0,4}$")
 """A denial shortly before a harmful cue: "I don't think you should give up"."""
 _DISOWNED = re.compile(r"(i|we)( do not|'d never| don't| won't| wouldn't| can't| will not| would not)\b")
-"""How a speaker begins who says what they will not say: "I won't tell you what you must do"."""
+"""How a speaker begins who says what they will not say: "I won't tell you what you must do". On axis C it may be the
+harm itself: "I don't think it happened like that"."""
 _TOKEN = re.compile(r"[a-z]+?(?=n't)|[a-z]+")
 _FIRST = re.compile(r"([a-z]+?(?=n't)|[a-z]+)(\?)?(?![*+{])")
 
@@ -183,7 +184,7 @@ class Reader:
         for k, (anchor, score, least) in enumerate(zip(self.acts, scores.tolist(), self.thresholds, strict=True)):
             if k in cued:
                 least = min(CUED_LEAST, least)
-            elif disowned and _can_hurt(anchor):
+            elif disowned and _can_hurt(anchor) and anchor.axis != "C":
                 continue
             if score >= least:
                 found[anchor.id] = score

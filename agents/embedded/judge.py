@@ -20,8 +20,8 @@ from echo_env.types import AXES, Axis, Evidence, Judgement, Levels
 
 MAX_WORDS = 160
 """Words of a reply that are judged; a longer one leaves the person no room and says so in its judgement."""
-HURTS = 0.62
-"""Likeness from which a sentence says what this person is hurt by."""
+HURTS, SURELY_HURTS = 0.62, 0.85
+"""Likeness from which a sentence that shares two words, or none, with what hurts this person says just that."""
 HEARD = {"low": 2, "high": 4}
 """Inferred trust from which a person of that empathy threshold takes a new view, a step or advice."""
 FEW_FUNCTION_WORDS = 0.18
@@ -266,8 +266,9 @@ def _find_hurt(bench: _Bench, sentence: Sentence, vector: Vec) -> None:
     """Add it where a sentence says the very thing that hurts this person."""
     if len(sentence.telling) < 3:
         return
-    for axis, hurt in bench.ledger.story.hurts.items():
-        if float(hurt @ vector) >= HURTS:
+    for axis, (hurt, content) in bench.ledger.story.hurts.items():
+        likeness, shared = float(hurt @ vector), len(sentence.content & content)
+        if (likeness >= HURTS and shared >= 2) or likeness >= SURELY_HURTS:
             anchor = {"C": "C.neg.2.misreads", "A": "A.neg.2.judges", "P": "P.neg.2.denies"}[axis]
             bench.add(anchor, sentence.text, reason="says what hurts this person")
 
@@ -308,7 +309,7 @@ def _find_empowerment(bench: _Bench, said: _Said) -> None:
         return _judge_advice(bench, said, able)
     for i in able:
         wish = things[i].kind == "wish"
-        if wish and "P.prog.2.empowers" in said.acts:
+        if wish and i in said.own and "P.prog.2.empowers" in said.acts:
             if bench.heard:
                 bench.offer("P.prog.2.empowers", said, i)
             else:
@@ -334,7 +335,7 @@ def _judge_advice(bench: _Bench, said: _Said, able: list[int]) -> None:
 def _find_view(bench: _Bench, said: _Said) -> None:
     things = bench.ledger.story.things
     if "C.prog.2.reframes" in said.acts:
-        for i in said.near:
+        for i in said.own:
             if things[i].kind == "belief" and bench.heard:
                 bench.offer("C.prog.2.reframes", said, i)
             elif things[i].kind == "belief":

@@ -27,7 +27,12 @@ DIM = 256
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*", re.UNICODE)
 _ENDS = ".!?\u2026\u3002\uff01\uff1f"
 """What ends a sentence, full-width forms included."""
-_SENTENCE = re.compile(rf"[^{_ENDS}\n]+[{_ENDS}]*[\"\u201d')\]]*|[{_ENDS}]+")
+_SENTENCE = re.compile(
+    rf"(?:[^{_ENDS}\n]|[.!?\u2026](?=[^\s{_ENDS}\"\u201d')\]]))+[{_ENDS}]*[\"\u201d')\]]*|[{_ENDS}]+"
+)
+"""A sentence ends at a stop before white space or the end; "2.50" and "a.m" are inside of one."""
+_TITLE = re.compile(r"\b(?:Mrs?|Ms|Dr|Prof|St)\.$")
+_SHORT = re.compile(r"\b(?:a\.m|p\.m|e\.g|i\.e|vs|etc)\.$")
 _OWN_FEELING = re.compile(
     r"\bi(?:'m| am| was| feel| felt|'ve been)\b(?! sure| guessing| wondering| hearing| sensing)", re.IGNORECASE
 )
@@ -144,8 +149,14 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def split_sentences(text: str) -> list[str]:
-    """Split a text into sentences that hold at least one word."""
-    return [s.strip() for s in _SENTENCE.findall(text) if _WORD.search(s)]
+    """Split a text into sentences that hold at least one word; "Dr. Bell" and "9 a.m. sharp" stay whole."""
+    found: list[str] = []
+    for piece in (s.strip() for s in _SENTENCE.findall(text)):
+        if found and (_TITLE.search(found[-1]) or (_SHORT.search(found[-1]) and not piece[:1].isupper())):
+            found[-1] = f"{found[-1]} {piece}"
+        elif _WORD.search(piece):
+            found.append(piece)
+    return found
 
 
 @lru_cache(maxsize=1 << 14)
@@ -176,6 +187,17 @@ def read_sentence(text: str, language: str = "en") -> Sentence:
     )
 
 
+_NO_DENIAL = frozenset(
+    {"help", "just", "only", "merely", "simply", "wonder", "surprise", "stop", "stopped", "cease", "ceased"}
+)
+"""Words that turn a negation: "you can't help being", "not just", "no wonder", "never stopped being"."""
+
+
+def _denies(before: tuple[str, ...], lex: Lexicon) -> bool:
+    """Whether the three words before a feeling deny it."""
+    return not lex.negators.isdisjoint(before) and _NO_DENIAL.isdisjoint(before)
+
+
 def _feelings(text: str, tokens: tuple[str, ...], lex: Lexicon) -> tuple[frozenset[str], frozenset[str]]:
     """Feelings that a sentence names, and those that it denies."""
     found = [(lex.feeling_of[w], tokens[max(0, i - 3) : i]) for i, w in enumerate(tokens) if w in lex.feeling_of]
@@ -183,7 +205,7 @@ def _feelings(text: str, tokens: tuple[str, ...], lex: Lexicon) -> tuple[frozens
     found += [(lex.phrase_of[m.group()], words(lowered[: m.start()])[-3:]) for m in lex.phrases.finditer(lowered)]
     if not found:
         return frozenset(), frozenset()
-    denied = {feeling for feeling, before in found if not lex.negators.isdisjoint(before) and "help" not in before}
+    denied = {feeling for feeling, before in found if _denies(before, lex)}
     return frozenset(feeling for feeling, _ in found) - denied, frozenset(denied)
 
 

@@ -55,8 +55,8 @@ class Story:
     """Shape (things, 256)."""
     vocabulary: frozenset[str]
     relations: frozenset[str]
-    hurts: dict[Axis, Vec]
-    """What hurts this person on each axis, as a unit vector."""
+    hurts: dict[Axis, tuple[Vec, frozenset[str]]]
+    """What hurts this person on each axis: unit vector and content stems."""
 
 
 _AXIS_OF: dict[str, Axis] = {"fact": "C", "belief": "C", "feeling": "A", "strength": "P", "wish": "P"}
@@ -85,7 +85,10 @@ def story_of(profile: JudgeProfile) -> Story:
         vocabulary=frozenset(where) | {stem(w) for w in profile.persona.name.lower().split()},
         relations=frozenset(relation_of[w] for w in spoken if w in relation_of)
         | frozenset(r for w in spoken for r in (relation_of.get(w.removesuffix("s")),) if r),
-        hurts={need.axis: _vector(need.hurts, profile.language) for need in profile.needs},
+        hurts={
+            need.axis: (_vector(need.hurts, profile.language), read(need.hurts, profile.language).content)
+            for need in profile.needs
+        },
     )
 
 
@@ -113,6 +116,8 @@ class Ledger:
     """Index of a thing -> the turn that told it."""
     fresh: set[int] = field(default_factory=set)
     """What the newest message told."""
+    newest: frozenset[str] = frozenset()
+    """Words of the newest message, as they stand and seen from the listener's side."""
     voiced: frozenset[str] = frozenset()
     """Feelings that the newest message puts into words, whatever they are about."""
     raised: set[int] = field(default_factory=set)
@@ -145,6 +150,7 @@ class Ledger:
         weight = self._shared_weight(stems)
         self.raised = self.fresh | {i for i, w in weight.items() if w >= RAISED}
         mirror = lexicon(self.language).mirror
+        self.newest = frozenset(reading.words) | {mirror.get(w, w) for w in reading.words}
         for sentence in reading.sentences:
             self.grams_heard |= grams(sentence.words) | grams([mirror.get(w, w) for w in sentence.words])
 
@@ -202,7 +208,10 @@ class Ledger:
         return {self.story.things[i].feeling for i in self.told if not self.story.things[i].shown}
 
     def copied(self, sentence: Sentence) -> bool:
-        """Whether most of a sentence's runs of four words are the user's own."""
+        """Whether most of a sentence's runs of four words are the user's own, or nearly all words the newest ones."""
+        known = sum(w in self.newest for w in sentence.words)
+        if len(sentence.words) >= 5 and known >= 0.9 * len(sentence.words):
+            return True
         runs = grams(sentence.words)
         return len(runs) >= 2 and sum(g in self.grams_heard for g in runs) >= 0.6 * len(runs)
 

@@ -89,7 +89,7 @@ def _phrases(sentence: Sentence) -> list[str]:
 
 def _quote(sentence: Sentence, raw: list[str]) -> list[str]:
     """Words of the sentence in quotation marks, round its longest word of content."""
-    usable = [bool(s) and w not in lexicon().feeling_of for w, s in zip(sentence.words, sentence.stems, strict=True)]
+    usable = [bool(s) and not _odd(w) for w, s in zip(sentence.words, sentence.stems, strict=True)]
     at = max(range(len(raw)), key=lambda i: len(raw[i]) if usable[i] else 0, default=-1)
     if at < 0 or not usable[at]:
         return []
@@ -97,6 +97,11 @@ def _quote(sentence: Sentence, raw: list[str]) -> list[str]:
     while end < min(len(raw), at + 3) and usable[end]:
         end += 1
     return ["'" + " ".join(raw[at:end]).lower() + "'"]
+
+
+def _odd(word: str) -> bool:
+    """Whether a word would look odd by itself in quotation marks: a contraction, an adverb, a number, a feeling."""
+    return "'" in word or word.endswith("ly") or "-" in word or word.isdigit() or word in lexicon().feeling_of
 
 
 def _verbal(word: str) -> bool:

@@ -5,8 +5,6 @@ Both work from the observation alone, with the ear and the phrases of `skilled`.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,7 +22,7 @@ INTENSITIES = ("single", "warm", "full")
 PATIENCE = 45
 
 FEATURES = (
-    "turn", "sentences", "words", "asks", "asks_advice", "news", *(f"kind_{k}" for k in KINDS), "named", "sensed",
+    "turn", "sentences", "words", "asks", "news", *(f"kind_{k}" for k in KINDS), "named", "sensed",
     "earlier", *(f"used_{s}" for s in STRATEGIES), *(f"last_{i}" for i in INTENSITIES),
 )  # fmt: skip
 """Names of the observation's entries, each within 0..1."""
@@ -33,12 +31,11 @@ _MOVES: dict[str, Move] = {
     "question": "ask", "reflect": "reflect", "connect": "link", "reframe": "reframe", "affirm": "affirm",
     "empower": "empower",
 }  # fmt: skip
-_ASKS = re.compile(r"\b(what (should|can|do|would) (i|you)|any (advice|ideas)|how (do|can|should) i)\b", re.IGNORECASE)
 _NOTHING = Heard("", (), "fact", dict.fromkeys(KINDS, 0.0), (), "", 0.0, 0.0)
 
 
 def observe(observation: Observation, actions: list[tuple[int, int]], seed: int) -> NDArray[np.float32]:
-    """Return the features of a conversation, shape (25,), each within 0..1.
+    """Return the features of a conversation, shape (24,), each within 0..1.
 
     Args:
         observation: The conversation.
@@ -58,7 +55,6 @@ def observe(observation: Observation, actions: list[tuple[int, int]], seed: int)
         len(heard) / 3,
         len(reading.words) / 60,
         float(any(s.question for s in reading.sentences)),
-        float(bool(_ASKS.search(observation.user))),
         news,
         *(max((h.certainty[k] for h in heard), default=0.0) for k in KINDS),
         float(any(h.named for h in heard)),
