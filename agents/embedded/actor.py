@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from echo_env.agents.embedded.appraisal import Appraisal, appraise
-from echo_env.agents.embedded.language import Reading, lexicon, read, split_sentences, words
+from echo_env.agents.embedded.language import Reading, lexicon, read, words
 from echo_env.profiles import Line, data_root
 from echo_env.roles import ActorProfile, ActorView, chapter_of
 from echo_env.yamlfiles import read_yaml
@@ -116,7 +116,7 @@ class EmbeddedActor:
             contents = _contents(profile)
             for item in [i for i in heart.unheard if len(taken_up & contents[i]) >= 2]:
                 del heart.unheard[item]
-        self._companion.update(s.lower() for s in split_sentences(reply[:4000]))
+        self._companion.update([s.text.lower() for s in read(reply[:4000], profile.language).sentences])
         return appraisal
 
     def _compose(self, view: ActorView, heart: _Heart, a: Appraisal) -> list[str]:
@@ -237,7 +237,7 @@ _OPENERS = ("Well,", "Anyway,", "So,", "As I said,", "Still,", "Honestly,", "Aga
 
 
 def _size(parts: list[str]) -> int:
-    return sum(max(1, len(split_sentences(p))) for p in parts)
+    return sum([max(1, len(read(p).sentences)) for p in parts])
 
 
 def _first_heart(profile: ActorProfile) -> _Heart:

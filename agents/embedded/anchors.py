@@ -94,19 +94,25 @@ class Cues:
 
     def __init__(self, acts: tuple[Anchor, ...]) -> None:
         self._harm = [_can_hurt(anchor) for anchor in acts]
-        self._by_word: dict[str, list[tuple[int, re.Pattern[str]]]] = {}
+        by_word: dict[str, dict[int, list[str]]] = {}
         self._anywhere: list[tuple[int, re.Pattern[str]]] = []
         for k, anchor in enumerate(acts):
             for cue in (part for joined in anchor.cues for part in _alternatives(joined)):
                 firsts = _first_words(cue)
                 for word in firsts:
-                    self._by_word.setdefault(word, []).append((k, re.compile(cue)))
+                    by_word.setdefault(word, {}).setdefault(k, []).append(f"(?:{cue})")
                 if not firsts:
                     self._anywhere.append((k, re.compile(cue)))
+        self._by_word = {
+            word: tuple((k, re.compile("|".join(cues))) for k, cues in found.items()) for word, found in by_word.items()
+        }
+        self._any = re.compile("|".join(f"(?:{pattern.pattern})" for _, pattern in self._anywhere) or r"(?!)")
 
     def found(self, text: str) -> set[int]:
         """Return the indices of the anchors one of whose cues occurs in a lower-cased text."""
-        hits = {k for k, pattern in self._anywhere if pattern.search(text)}
+        hits: set[int] = set()
+        if self._any.search(text):
+            hits = {k for k, pattern in self._anywhere if pattern.search(text)}
         for token in _TOKEN.finditer(text):
             for k, pattern in self._by_word.get(token.group(), ()):
                 if k in hits or not pattern.match(text, token.start()):

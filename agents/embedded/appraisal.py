@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from echo_env.agents.embedded.language import Reading, lexicon, plain, read, voiced_feelings, words
+from echo_env.agents.embedded.language import Reading, plain, read, voiced_feelings, words
 from echo_env.profiles import CLUSTER_OF
 
 Kind = Literal[
@@ -77,7 +77,7 @@ def appraise(
     """
     reading = read(reply[:4000], language)
     asked = [s for s in reading.sentences if s.question]
-    question = Reading(asked[-1].text, (asked[-1],)) if asked else None
+    question = Reading.of(asked[-1].text, (asked[-1],)) if asked else None
     kind, warmth, detail = _take(reading, reply, last, told, feelings, relations, earlier, wants_advice, language)
     return Appraisal(kind, warmth, detail, question)
 
@@ -97,7 +97,7 @@ def _take(
     tokens = reading.words
     if not tokens:
         return ("noise" if reply.strip() else "silence"), -0.3, ""
-    if len(tokens) >= 8 and sum(w in lexicon(language).stopwords for w in tokens) < 0.15 * len(tokens):
+    if len(tokens) >= 8 and sum(len(s.telling) for s in reading.sentences) > 0.85 * len(tokens):
         return "noise", -0.3, ""
     blame = _BLAME.search(lowered)
     if blame and not _DENIED.search(lowered[: blame.start()]):

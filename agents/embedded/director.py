@@ -52,10 +52,11 @@ class EmbeddedDirector:
                 self._untold.setdefault(chapter_of(item), []).append((item, line))
         for exchange in view.history[self._heard :]:
             for chapter, lines in self._untold.items():
-                rest = [(i, line) for i, line in lines if line.say not in exchange.user]
-                if len(rest) < len(lines) and chapter != "opening":
+                told = [entry for entry in lines if entry[1].say in exchange.user]
+                for entry in told:
+                    lines.remove(entry)
+                if told and chapter != "opening":
                     self._current = chapter
-                self._untold[chapter] = rest
         self._heard = len(view.history)
 
     def _pick(self, view: DirectorView) -> Direction:

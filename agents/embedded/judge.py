@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass, field
 
 from echo_env.agents.embedded.anchors import Anchor, anchors_of, reader
-from echo_env.agents.embedded.language import Reading, Sentence, Vec, encoder, lexicon, read
-from echo_env.agents.embedded.ledger import Ledger, story_of
+from echo_env.agents.embedded.language import Reading, Sentence, Vec, encoder, read
+from echo_env.agents.embedded.ledger import Ledger, Skeleton, story_of
 from echo_env.profiles import CLUSTER_OF
 from echo_env.roles import Exchange, JudgeProfile, JudgeView, chapter_of
 from echo_env.types import AXES, Axis, Evidence, Judgement, Levels
@@ -139,10 +139,10 @@ class EmbeddedJudge:
         reading, note = _bounded(exchange.reply, profile.language)
         if note:
             _judge_form(bench, exchange.reply, note)
-        skeletons = [ledger.skeleton(s) for s in reading.sentences]
+        spoken = [ledger.skeleton(s) for s in reading.sentences]
         if note != "noise":
-            _judge_sentences(bench, reading, skeletons)
-        ledger.remember(reading.sentences, skeletons)
+            _judge_sentences(bench, reading, spoken)
+        ledger.remember(reading.sentences, spoken)
         levels = _levels(bench.found)
         ledger.trust = max(-4, ledger.trust + sum(e.level > 0 for e in bench.found) + sum(levels[1::2]))
         return Judgement(levels=levels, evidence=tuple(bench.found), judge=self.id, note=note)
@@ -166,7 +166,7 @@ def _bounded(reply: str, language: str) -> tuple[Reading, str]:
     tokens = reading.words
     if not tokens:
         return reading, "silence" if not reply.strip() else "noise"
-    known = sum(w in lexicon(language).stopwords for w in tokens)
+    known = sum(len(s.words) - len(s.telling) for s in reading.sentences)
     heap = len(tokens) >= 8 and known < FEW_FUNCTION_WORDS * len(tokens)
     if heap or (language == "en" and not reply.isascii() and _foreign(reply)):
         return reading, "noise"
@@ -179,7 +179,7 @@ def _bounded(reply: str, language: str) -> tuple[Reading, str]:
         if sum(len(s.words) for s in kept) + len(sentence.words) > MAX_WORDS:
             break
         kept.append(sentence)
-    return Reading(reply, tuple(kept)), "monologue"
+    return Reading.of(reply, tuple(kept)), "monologue"
 
 
 def _foreign(reply: str) -> bool:
@@ -197,16 +197,16 @@ def _judge_form(bench: _Bench, reply: str, note: str) -> None:
         bench.add("P.neg.1.flatters", quote, reason="words without a sentence")
 
 
-def _judge_sentences(bench: _Bench, reading: Reading, skeletons: list[list[str]]) -> None:
+def _judge_sentences(bench: _Bench, reading: Reading, spoken: list[Skeleton]) -> None:
     ledger = bench.ledger
     vectors = [encoder().encode(s.telling) for s in reading.sentences]
     grounds = [ledger.refers_to(s, v) for s, v in zip(reading.sentences, vectors, strict=True)]
-    used = [ledger.repeats(s, skeleton) for s, skeleton in zip(reading.sentences, skeletons, strict=True)]
+    used = [ledger.repeats(s, skeleton) for s, skeleton in zip(reading.sentences, spoken, strict=True)]
     grounded = any(grounds) or any(map(ledger.touches, reading.sentences))
     lists_feelings = len(reading.feelings) >= 3
     worn: list[Sentence] = []
     for k, (sentence, again) in enumerate(zip(reading.sentences, used, strict=True)):
-        acts = reader(bench.rubric_id).shown(sentence.text, skeletons[k])
+        acts = reader(bench.rubric_id).shown(sentence.text, spoken[k].words)
         _find_harm(bench, sentence, acts, grounded)
         _find_hurt(bench, sentence, vectors[k])
         if again >= 2 or (again and len(sentence.words) >= 5 and sentence.words in ledger.said):
@@ -217,7 +217,7 @@ def _judge_sentences(bench: _Bench, reading: Reading, skeletons: list[list[str]]
         elif not again and not _harmful(bench, sentence):
             near = grounds[k] or next((g for g in (*grounds[:k][::-1], *grounds[k + 1 :]) if g), [])
             said = _Said(sentence, acts, grounds[k], near)
-            _find_links(bench, said, skeletons[k])
+            _find_links(bench, said, spoken[k].words)
             _find_progress(bench, said, lists_feelings)
             if grounds[k] and all(map(ledger.worn, grounds[k])):
                 worn.append(sentence)

@@ -6,6 +6,7 @@ judge, the actor and the policies read the same sentences.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,11 +29,11 @@ _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*", re.UNICODE)
 _ENDS = ".!?\u2026\u3002\uff01\uff1f"
 """What ends a sentence, full-width forms included."""
 _SENTENCE = re.compile(
-    rf"(?:[^{_ENDS}\n]|[.!?\u2026](?=[^\s{_ENDS}\"\u201d')\]]))+[{_ENDS}]*[\"\u201d')\]]*|[{_ENDS}]+"
+    rf"(?:[^{_ENDS}\n]+|[.!?\u2026](?=[^\s{_ENDS}\"\u201d')\]]))+[{_ENDS}]*[\"\u201d')\]]*|[{_ENDS}]+"
 )
 """A sentence ends at a stop before white space or the end; "2.50" and "a.m" are inside of one."""
-_TITLE = re.compile(r"\b(?:Mrs?|Ms|Dr|Prof|St)\.$")
-_SHORT = re.compile(r"\b(?:a\.m|p\.m|e\.g|i\.e|vs|etc)\.$")
+_TITLES = ("Mr.", "Mrs.", "Ms.", "Dr.", "Prof.", "St.")
+_SHORT = ("a.m.", "p.m.", "e.g.", "i.e.", " vs.", " etc.")
 _OWN_FEELING = re.compile(
     r"\bi(?:'m| am| was| feel| felt|'ve been)\b(?! sure| guessing| wondering| hearing| sensing)", re.IGNORECASE
 )
@@ -50,6 +51,10 @@ class Lexicon:
     """Forms of several words -> feeling."""
     phrases: re.Pattern[str]
     """Finds any of them."""
+    phrase_starts: frozenset[str]
+    """Their first words."""
+    emotional: frozenset[str]
+    """Single words that name feelings, vague ones included."""
     vague: frozenset[str]
     negators: frozenset[str]
     relation_of: dict[str, str]
@@ -70,6 +75,8 @@ def lexicon(language: str = "en") -> Lexicon:
         feeling_of={form: feeling for form, feeling in forms if " " not in form},
         phrase_of={form: feeling for form, feeling in forms if " " in form},
         phrases=re.compile(r"\b(?:" + "|".join(re.escape(form) for form, _ in forms if " " in form) + r")\b"),
+        phrase_starts=frozenset(words(form)[0] for form, _ in forms if " " in form),
+        emotional=frozenset(data["vague"]) | {form for form, _ in forms if " " not in form},
         vague=frozenset(data["vague"]),
         negators=frozenset(data["negators"]),
         relation_of={word: relation for relation, words_ in data["relations"].items() for word in words_},
@@ -112,21 +119,23 @@ class Reading:
 
     text: str
     sentences: tuple[Sentence, ...]
+    words: tuple[str, ...]
+    """All words in order."""
+    content: frozenset[str]
+    """All content stems."""
+    feelings: frozenset[str]
+    """All feelings named."""
 
-    @property
-    def words(self) -> tuple[str, ...]:
-        """All words in order."""
-        return tuple(w for s in self.sentences for w in s.words)
-
-    @property
-    def content(self) -> frozenset[str]:
-        """All content stems."""
-        return frozenset().union(*(s.content for s in self.sentences))
-
-    @property
-    def feelings(self) -> frozenset[str]:
-        """All feelings named."""
-        return frozenset().union(*(s.feelings for s in self.sentences))
+    @classmethod
+    def of(cls, text: str, sentences: tuple[Sentence, ...]) -> Reading:
+        """Put sentences together."""
+        return cls(
+            text,
+            sentences,
+            tuple([w for s in sentences for w in s.words]),
+            frozenset().union(*[s.content for s in sentences]),
+            frozenset().union(*[s.feelings for s in sentences]),
+        )
 
 
 _stemmer = snowballstemmer.stemmer("english")
@@ -152,39 +161,52 @@ def split_sentences(text: str) -> list[str]:
     """Split a text into sentences that hold at least one word; "Dr. Bell" and "9 a.m. sharp" stay whole."""
     found: list[str] = []
     for piece in (s.strip() for s in _SENTENCE.findall(text)):
-        if found and (_TITLE.search(found[-1]) or (_SHORT.search(found[-1]) and not piece[:1].isupper())):
+        if found and (found[-1].endswith(_TITLES) or (found[-1].endswith(_SHORT) and not piece[:1].isupper())):
             found[-1] = f"{found[-1]} {piece}"
         elif _WORD.search(piece):
             found.append(piece)
     return found
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 12)
 def read_sentence(text: str, language: str = "en") -> Sentence:
     """Read one sentence."""
     lex = lexicon(language)
     tokens = words(text)
     voiced, denied = _feelings(text, tokens, lex)
-    own = "you" not in tokens and _OWN_FEELING.search(text) is not None  # the speaker talks of their own feelings
-    stems = tuple("" if w in lex.stopwords or len(w) < 2 else stem(w) for w in tokens)
-    emotional = {s for w, s in zip(tokens, stems, strict=True) if w in lex.feeling_of or w in lex.vague}
+    # the speaker talks of their own feelings
+    own = bool(voiced) and "you" not in tokens and _OWN_FEELING.search(text) is not None
+    stems = tuple([content_stem(w, language) for w in tokens])
+    content = frozenset(stems) - _EMPTY
+    if not lex.emotional.isdisjoint(tokens):
+        content -= {s for w, s in zip(tokens, stems, strict=True) if w in lex.emotional}
     return Sentence(
         text=text,
         words=tokens,
         stems=stems,
-        telling=tuple(w for w, s in zip(tokens, stems, strict=True) if s),
-        content=frozenset(s for s in stems if s and s not in emotional),
+        telling=tuple([w for w, s in zip(tokens, stems, strict=True) if s]),
+        content=content,
         feelings=frozenset() if own else voiced,
         voiced=voiced,
         denied=denied,
-        vague=any(w in lex.vague for w in tokens),
+        vague=not lex.vague.isdisjoint(tokens),
         question=text.rstrip("\"\u201d')] ").endswith(("?", "\uff1f")),
-        relations=frozenset(
-            lex.relation_of[w.removesuffix("'s")]
-            for before, w in pairwise(tokens)
-            if before == "your" and w.removesuffix("'s") in lex.relation_of
-        ),
+        relations=_relations(tokens, lex) if "your" in tokens else frozenset(),
     )
+
+
+_EMPTY = frozenset({""})
+
+
+@lru_cache(maxsize=1 << 16)
+def content_stem(word: str, language: str) -> str:
+    """Return a word's stem; empty for one without content of its own."""
+    return "" if len(word) < 2 or word in lexicon(language).stopwords else stem(word)
+
+
+def _relations(tokens: tuple[str, ...], lex: Lexicon) -> frozenset[str]:
+    owned = (w.removesuffix("'s") for before, w in pairwise(tokens) if before == "your")
+    return frozenset(lex.relation_of[w] for w in owned if w in lex.relation_of)
 
 
 _NO_DENIAL = frozenset(
@@ -201,18 +223,19 @@ def _denies(before: tuple[str, ...], lex: Lexicon) -> bool:
 def _feelings(text: str, tokens: tuple[str, ...], lex: Lexicon) -> tuple[frozenset[str], frozenset[str]]:
     """Feelings that a sentence names, and those that it denies."""
     found = [(lex.feeling_of[w], tokens[max(0, i - 3) : i]) for i, w in enumerate(tokens) if w in lex.feeling_of]
-    lowered = plain(text)
-    found += [(lex.phrase_of[m.group()], words(lowered[: m.start()])[-3:]) for m in lex.phrases.finditer(lowered)]
+    if not lex.phrase_starts.isdisjoint(tokens):
+        lowered = plain(text)
+        found += [(lex.phrase_of[m.group()], words(lowered[: m.start()])[-3:]) for m in lex.phrases.finditer(lowered)]
     if not found:
         return frozenset(), frozenset()
     denied = {feeling for feeling, before in found if _denies(before, lex)}
     return frozenset(feeling for feeling, _ in found) - denied, frozenset(denied)
 
 
-@lru_cache(maxsize=1 << 13)
+@lru_cache(maxsize=1 << 10)
 def read(text: str, language: str = "en") -> Reading:
     """Read a text sentence by sentence."""
-    return Reading(text, tuple(read_sentence(s, language) for s in split_sentences(text)))
+    return Reading.of(text, tuple([read_sentence(s, language) for s in split_sentences(text)]))
 
 
 def voiced_feelings(text: str, language: str = "en") -> frozenset[str]:
@@ -235,31 +258,42 @@ class Encoder:
         self._table: Vec = np.asarray(model.embedding, dtype=np.float32)
         self._tokenizer = model.tokenizer
         self._tokenizer.no_padding()
-        self._words: dict[str, Vec] = {}
+        self._row_of: dict[str, int] = {}
+        self._rows: Vec = np.zeros((4096, DIM), dtype=np.float32)
 
-    def _word(self, word: str) -> Vec:
-        known = self._words.get(word)
+    def _row(self, word: str) -> int:
+        """Return the row that holds a word's summed token vectors."""
+        known = self._row_of.get(word)
         if known is None:
-            known = self._table[self._tokenizer.encode(word, add_special_tokens=False).ids].sum(axis=0)
-            if len(self._words) < 200_000:  # bounded: a hostile policy may invent words without end
-                self._words[word] = known
+            known = len(self._row_of)
+            if known >= len(self._rows):
+                self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+            ids = self._tokenizer.encode(word, add_special_tokens=False).ids
+            self._rows[known] = self._table[ids].sum(axis=0)
+            self._row_of[word] = known
         return known
 
-    def spans(self, tokens: list[str], spans: tuple[slice, ...]) -> list[Vec]:
-        """Return the unit vector of each span of a list of words, as `encode` would, at the cost of one."""
-        if not tokens:
-            return [np.zeros(DIM, dtype=np.float32) for _ in spans]
-        rows = np.array([self._word(w) for w in tokens])
-        sums = [rows[span].sum(axis=0) for span in spans]
-        return [v / max(1e-9, float(np.sqrt(v @ v))) for v in sums]
+    def spans(self, tokens: tuple[str, ...] | list[str], spans: tuple[slice, ...]) -> list[Vec]:
+        """Return the unit vector of each span of a list of words, shape (256,) each; zeros for an empty one."""
+        if len(self._row_of) > MOST_WORDS:  # bounded: a hostile policy may invent words without end
+            self._row_of.clear()
+        found = [self._row(w) for w in tokens]
+        rows = self._rows[found] if found else self._rows[:0]
+        return [_unit(rows[span].sum(axis=0)) for span in spans]
 
     def encode(self, tokens: tuple[str, ...] | list[str]) -> Vec:
         """Return the unit vector of a list of words, shape (256,); zeros where there are none."""
-        if not tokens:
-            return np.zeros(DIM, dtype=np.float32)
-        total: Vec = np.add.reduce([self._word(w) for w in tokens])
-        length = float(np.sqrt(total @ total))
-        return total / length if length > 0 else total
+        return self.spans(tokens, _ALL)[0]
+
+
+MOST_WORDS = 1 << 17
+"""Words whose vectors are kept."""
+_ALL = (slice(None),)
+
+
+def _unit(vector: Vec) -> Vec:
+    length = math.sqrt(vector @ vector)
+    return vector / length if length > 0 else vector
 
 
 @lru_cache(maxsize=1)

@@ -106,6 +106,23 @@ def _vector(text: str, language: str) -> Vec:
     return encoder().encode([w for s in sentences for w in s.telling])
 
 
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """A sentence with the story's words blanked."""
+
+    words: list[str]
+    runs: set[str]
+    """Its runs of four words."""
+
+
+@lru_cache(maxsize=1 << 12)
+def _echoes(words: tuple[str, ...], language: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Words and runs of four words of a sentence of the user's, as they stand and seen from the listener's side."""
+    mirror = lexicon(language).mirror
+    turned = tuple([mirror.get(w, w) for w in words])
+    return frozenset(words + turned), frozenset(grams(words) | grams(turned))
+
+
 @dataclass(slots=True)
 class Ledger:
     """What one conversation has told and met so far."""
@@ -131,11 +148,11 @@ class Ledger:
     trust: int = 0
     """Inferred from history by a stated rule: +1 for each thing met, -1 and -2 by the Neg levels of a turn."""
     turn: int = 0
-    grams_heard: set[tuple[str, ...]] = field(default_factory=set)
+    grams_heard: set[str] = field(default_factory=set)
     """Runs of four words of the user, as they stand and seen from the listener's side."""
     said: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Sentences of the companion, word for word."""
-    skeletons: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    skeletons: Counter[str] = field(default_factory=Counter)
     """Runs of four words of the companion's sentences with the story's words blanked -> in how many turns."""
 
     def hear(self, message: str) -> None:
@@ -149,10 +166,11 @@ class Ledger:
             self.told.setdefault(i, self.turn)
         weight = self._shared_weight(stems)
         self.raised = self.fresh | {i for i, w in weight.items() if w >= RAISED}
-        mirror = lexicon(self.language).mirror
-        self.newest = frozenset(reading.words) | {mirror.get(w, w) for w in reading.words}
+        self.newest = frozenset()
         for sentence in reading.sentences:
-            self.grams_heard |= grams(sentence.words) | grams([mirror.get(w, w) for w in sentence.words])
+            spoken, runs = _echoes(sentence.words, self.language)
+            self.newest |= spoken
+            self.grams_heard |= runs
 
     def _candidates(self, stems: frozenset[str]) -> set[int]:
         return {i for s in stems for i in self.story.where.get(s, ())}
@@ -215,13 +233,12 @@ class Ledger:
         runs = grams(sentence.words)
         return len(runs) >= 2 and sum(g in self.grams_heard for g in runs) >= 0.6 * len(runs)
 
-    def repeats(self, sentence: Sentence, skeleton: list[str]) -> int:
+    def repeats(self, sentence: Sentence, skeleton: Skeleton) -> int:
         """Return how often a sentence, or the template behind it, was used in earlier turns."""
-        runs = grams(skeleton)
-        used = sorted(self.skeletons[g] for g in runs)
+        used = sorted([self.skeletons[g] for g in skeleton.runs])
         return max(self.said[sentence.words], used[len(used) // 2] if len(used) >= 3 else 0)
 
-    def skeleton(self, sentence: Sentence) -> list[str]:
+    def skeleton(self, sentence: Sentence) -> Skeleton:
         """Return a sentence's words with every run of story words, feelings and names made one blank."""
         feeling_of = lexicon(self.language).feeling_of
         out: list[str] = []
@@ -231,14 +248,14 @@ class Ledger:
                 out.append(word)
             elif not out or out[-1] != "_":
                 out.append("_")
-        return out
+        return Skeleton(out, grams(out))
 
-    def remember(self, sentences: tuple[Sentence, ...], skeletons: list[list[str]]) -> None:
+    def remember(self, sentences: tuple[Sentence, ...], skeletons: list[Skeleton]) -> None:
         """Take in the companion's sentences of one turn, after they were judged."""
         self.said.update({s.words for s in sentences})
-        self.skeletons.update({g for s in skeletons for g in grams(s)})
+        self.skeletons.update(set().union(*[s.runs for s in skeletons]))
 
 
-def grams(tokens: list[str] | tuple[str, ...], n: int = 4) -> set[tuple[str, ...]]:
-    """Return the runs of `n` words."""
-    return {tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)}
+def grams(tokens: list[str] | tuple[str, ...]) -> set[str]:
+    """Return the runs of four words, each as one string: strings cost the garbage collector nothing."""
+    return {" ".join(tokens[i : i + 4]) for i in range(len(tokens) - 3)}
