@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from echo_env.agents.embedded.anchors import anchors_of
+from echo_env.agents.embedded.anchors import Cues, anchors_of, rubric
 from echo_env.agents.embedded.judge import MAX_WORDS, EmbeddedJudge
 from echo_env.agents.embedded.language import lexicon, split_sentences, voiced_feelings
 from echo_env.errors import ScenarioError
@@ -738,3 +738,21 @@ def test_a_reply_in_html_or_markup_is_read_as_its_words() -> None:
     plain = verdict(("young_adult.0", "I think you were lonely at that lighthouse."))
     marked = verdict(("young_adult.0", "*I think* you were **lonely** at that lighthouse."))
     assert marked.levels == plain.levels
+
+
+# --- cues
+
+
+def test_looking_for_cues_by_their_first_word_finds_what_plain_search_finds() -> None:
+    found = rubric("epm_v1")
+    acts = tuple(a for a in found.anchors if a.found_by == "act")
+    cues, plainly = Cues(acts), [re.compile("|".join(f"(?:{c})" for c in a.cues)) for a in acts]
+    texts = [*(t for a in found.anchors for t in (*a.for_, *a.against)), *found.neutral]
+    hits = 0
+    for text in (re.sub(r"[{}]", "", t).lower().replace("\u2019", "'") for t in texts):
+        searched = {k for k, pattern in enumerate(plainly) if pattern.search(text)}
+        hits += len(searched)
+        if not re.search(r"n't|\b(not|never|without|no reason to)\b", text):  # a denial takes harm back
+            assert cues.found(text) == searched, text
+        assert cues.found(text) <= searched, text
+    assert hits > 150

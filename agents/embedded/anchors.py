@@ -103,9 +103,7 @@ class Cues:
                     by_word.setdefault(word, {}).setdefault(k, []).append(f"(?:{cue})")
                 if not firsts:
                     self._anywhere.append((k, re.compile(cue)))
-        self._by_word = {
-            word: tuple((k, re.compile("|".join(cues))) for k, cues in found.items()) for word, found in by_word.items()
-        }
+        self._by_word = {word: _together(found) for word, found in by_word.items()}
         self._any = re.compile("|".join(f"(?:{pattern.pattern})" for _, pattern in self._anywhere) or r"(?!)")
 
     def found(self, text: str) -> set[int]:
@@ -114,7 +112,10 @@ class Cues:
         if self._any.search(text):
             hits = {k for k, pattern in self._anywhere if pattern.search(text)}
         for token in _TOKEN.finditer(text):
-            for k, pattern in self._by_word.get(token.group(), ()):
+            any_of, each = self._by_word.get(token.group(), _NO_CUES)
+            if any_of is None or not any_of.match(text, token.start()):
+                continue
+            for k, pattern in each:
                 if k in hits or not pattern.match(text, token.start()):
                     continue
                 if not (self._harm[k] and _DENIED.search(text[: token.start()])):
@@ -131,6 +132,9 @@ _TOKEN = re.compile(r"[a-z]+?(?=n't)|[a-z]+")
 _FIRST = re.compile(r"([a-z]+?(?=n't)|[a-z]+)(\?)?(?![*+{])")
 
 
+_SUFFIXED = re.compile(r"([a-z]+)\(([a-z|]+)\)(\?)?")
+
+
 def _first_words(cue: str) -> set[str]:
     """Return the words with which a match of a cue can begin; empty where that cannot be told."""
     if not cue.startswith(r"\b"):
@@ -144,11 +148,25 @@ def _first_words(cue: str) -> set[str]:
         options = _alternatives(rest[1:end])
     words: set[str] = set()
     for option in options:
-        first = _FIRST.match(option)
-        if first is None or re.match(r"\([a-z]|\(.*\|[a-z]", option[first.end() :]):  # "play(ing)?" begins two words
+        whole, first = _SUFFIXED.match(option), _FIRST.match(option)
+        if whole is not None:  # "play(ing)?" begins two words
+            words |= {whole.group(1) + end for end in whole.group(2).split("|")}
+            words |= {whole.group(1)} if whole.group(3) else set()
+        elif first is None or re.match(r"\((?:[^()]*\|)?[a-z]", option[first.end() :]):
             return set()
-        words |= {first.group(1), first.group(1)[:-1]} if first.group(2) else {first.group(1)}
+        else:
+            words |= {first.group(1), first.group(1)[:-1]} if first.group(2) else {first.group(1)}
     return words
+
+
+_Together = tuple[re.Pattern[str] | None, tuple[tuple[int, re.Pattern[str]], ...]]
+_NO_CUES: _Together = (None, ())
+
+
+def _together(found: dict[int, list[str]]) -> _Together:
+    """Compile the cues that begin with one word: all of them in one pattern, and those of each anchor."""
+    each = tuple((k, re.compile("|".join(cues))) for k, cues in found.items())
+    return re.compile("|".join(cue for cues in found.values() for cue in cues)), each
 
 
 def _alternatives(cue: str) -> list[str]:

@@ -76,7 +76,7 @@ class _Bench:
     def add(self, anchor: str, quote: str, item: str = "", reason: str = "") -> None:
         a = self.anchors[anchor]
         self.found.append(
-            Evidence.model_construct(
+            Evidence(
                 axis=a.axis,
                 direction=a.direction,
                 level=a.level,
@@ -266,9 +266,11 @@ def _find_hurt(bench: _Bench, sentence: Sentence, vector: Vec) -> None:
     """Add it where a sentence says the very thing that hurts this person."""
     if len(sentence.telling) < 3:
         return
-    for axis, (hurt, content) in bench.ledger.story.hurts.items():
-        likeness, shared = float(hurt @ vector), len(sentence.content & content)
-        if (likeness >= HURTS and shared >= 2) or likeness >= SURELY_HURTS:
+    story = bench.ledger.story
+    for axis, likeness in zip(AXES, (story.hurts @ vector).tolist(), strict=True):
+        if likeness < HURTS:
+            continue
+        if likeness >= SURELY_HURTS or len(sentence.content & story.hurt_words[axis]) >= 2:
             anchor = {"C": "C.neg.2.misreads", "A": "A.neg.2.judges", "P": "P.neg.2.denies"}[axis]
             bench.add(anchor, sentence.text, reason="says what hurts this person")
 

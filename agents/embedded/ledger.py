@@ -15,7 +15,7 @@ import numpy as np
 from echo_env.agents.embedded.language import Sentence, Vec, encoder, lexicon, read, stem
 from echo_env.profiles import Line
 from echo_env.roles import JudgeProfile
-from echo_env.types import Axis
+from echo_env.types import AXES, Axis
 
 TOLD_SHARE = 0.6
 """A line counts as told once this share of its content words stood in one of the user's messages."""
@@ -55,8 +55,10 @@ class Story:
     """Shape (things, 256)."""
     vocabulary: frozenset[str]
     relations: frozenset[str]
-    hurts: dict[Axis, tuple[Vec, frozenset[str]]]
-    """What hurts this person on each axis: unit vector and content stems."""
+    hurts: Vec
+    """What hurts this person on each axis, as unit vectors: shape (3, 256)."""
+    hurt_words: dict[Axis, frozenset[str]]
+    """Its content stems."""
 
 
 _AXIS_OF: dict[str, Axis] = {"fact": "C", "belief": "C", "feeling": "A", "strength": "P", "wish": "P"}
@@ -78,6 +80,7 @@ def story_of(profile: JudgeProfile) -> Story:
     )
     relation_of = lexicon(profile.language).relation_of
     spoken = [w.removesuffix("'s") for s in read(everything, profile.language).sentences for w in s.words]
+    hurts = {need.axis: need.hurts for need in profile.needs}
     return Story(
         things=tuple(things),
         where={s: tuple(i) for s, i in where.items()},
@@ -85,10 +88,8 @@ def story_of(profile: JudgeProfile) -> Story:
         vocabulary=frozenset(where) | {stem(w) for w in profile.persona.name.lower().split()},
         relations=frozenset(relation_of[w] for w in spoken if w in relation_of)
         | frozenset(r for w in spoken for r in (relation_of.get(w.removesuffix("s")),) if r),
-        hurts={
-            need.axis: (_vector(need.hurts, profile.language), read(need.hurts, profile.language).content)
-            for need in profile.needs
-        },
+        hurts=np.stack([_vector(hurts[axis], profile.language) for axis in AXES]),
+        hurt_words={axis: read(text, profile.language).content for axis, text in hurts.items()},
     )
 
 
