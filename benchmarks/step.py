@@ -38,7 +38,7 @@ def reply(rnd: random.Random, sentences: int) -> str:
 
 def single(steps: int, sentences: int, seed: int) -> float:
     """Return steps a second of one environment, resets included."""
-    env = gym.make("echo/Companion-v0", disable_env_checker=True)
+    env = gym.make("echo/Companion-v0")
     rnd = random.Random(seed)
     env.reset(seed=seed)
     start = time.perf_counter()
