@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from echo_env.agents.embedded.appraisal import Appraisal, appraise
+from echo_env.agents.embedded.appraisal import Appraisal, Moment, appraise
 from echo_env.agents.embedded.language import Reading, lexicon, read, words
 from echo_env.profiles import Line, data_root
 from echo_env.roles import ActorProfile, ActorView, chapter_of
@@ -100,8 +100,7 @@ class EmbeddedActor:
     def _take_in(self, profile: ActorProfile, reply: str) -> Appraisal:
         heart = self._heart
         assert heart is not None
-        appraisal = appraise(
-            reply,
+        moment = Moment(
             last=self._last,
             told=frozenset(heart.content),
             feelings=frozenset(heart.feelings),
@@ -110,6 +109,7 @@ class EmbeddedActor:
             wants_advice=profile.wants_help or bool(_ASKS.search(self._last)),
             language=profile.language,
         )
+        appraisal = appraise(reply, moment)
         _move(heart, profile, appraisal)
         if appraisal.warmth > 0:
             taken_up = read(reply[:4000], profile.language).content

@@ -52,47 +52,35 @@ class Appraisal:
     """The question in it, if any."""
 
 
-def appraise(
-    reply: str,
-    *,
-    last: str,
-    told: frozenset[str],
-    feelings: frozenset[str],
-    relations: frozenset[str],
-    earlier: frozenset[str],
-    wants_advice: bool,
-    language: str = "en",
-) -> Appraisal:
-    """Take in a reply.
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a person has in mind when a reply reaches them."""
 
-    Args:
-        reply: What was answered.
-        last: The person's own last message.
-        told: Content stems of everything they have told so far.
-        feelings: What they feel about the things told so far.
-        relations: The people in their life.
-        earlier: Sentences that the companion has said before, lower case.
-        wants_advice: Whether this person looks for help with doing.
-        language: The language's code.
-    """
-    reading = read(reply[:4000], language)
+    last: str
+    """Their own last message."""
+    told: frozenset[str]
+    """Content stems of everything they have told so far."""
+    feelings: frozenset[str]
+    """What they feel about the things told so far."""
+    relations: frozenset[str]
+    """The people in their life."""
+    earlier: frozenset[str]
+    """Sentences that the companion has said before, lower case."""
+    wants_advice: bool
+    """Whether they look for help with doing."""
+    language: str = "en"
+
+
+def appraise(reply: str, moment: Moment) -> Appraisal:
+    """Take in a reply."""
+    reading = read(reply[:4000], moment.language)
     asked = [s for s in reading.sentences if s.question]
     question = Reading.of(asked[-1].text, (asked[-1],)) if asked else None
-    kind, warmth, detail = _take(reading, reply, last, told, feelings, relations, earlier, wants_advice, language)
+    kind, warmth, detail = _take(reading, reply, moment)
     return Appraisal(kind, warmth, detail, question)
 
 
-def _take(
-    reading: Reading,
-    reply: str,
-    last: str,
-    told: frozenset[str],
-    feelings: frozenset[str],
-    relations: frozenset[str],
-    earlier: frozenset[str],
-    wants_advice: bool,
-    language: str,
-) -> tuple[Kind, float, str]:
+def _take(reading: Reading, reply: str, moment: Moment) -> tuple[Kind, float, str]:
     lowered = plain(reply)
     tokens = reading.words
     if not tokens:
@@ -104,22 +92,22 @@ def _take(
         return "blamed", -0.9, ""
     if _LECTURE.search(lowered):
         return "lectured", -0.6, ""
-    if any(s.text.lower() in earlier for s in reading.sentences if len(s.words) >= 4):
+    if any(s.text.lower() in moment.earlier for s in reading.sentences if len(s.words) >= 4):
         return "repeated", -0.4, ""
-    strangers = sorted(r for s in reading.sentences for r in s.relations - relations)
+    strangers = sorted(r for s in reading.sentences for r in s.relations - moment.relations)
     if strangers:
         return "misread", -0.35, strangers[0]
-    echoed = reading.content & read(last, language).content
-    known = reading.content & told
+    echoed = reading.content & read(moment.last, moment.language).content
+    known = reading.content & moment.told
     named = reading.feelings
-    if named & (feelings | voiced_feelings(last, language)) and len(named) <= 2:
+    if named & (moment.feelings | voiced_feelings(moment.last, moment.language)) and len(named) <= 2:
         return "understood", 1.0 if known else 0.5, ""
-    near = {CLUSTER_OF[f] for f in named} & {CLUSTER_OF[f] for f in feelings}
+    near = {CLUSTER_OF[f] for f in named} & {CLUSTER_OF[f] for f in moment.feelings}
     if _ADVICE.search(lowered):
-        return "advised", (0.25 if wants_advice else -0.25) + (0.1 if known else -0.1), ""
+        return "advised", (0.25 if moment.wants_advice else -0.25) + (0.1 if known else -0.1), ""
     if named and not near and len(named) <= 2 and not any(s.question for s in reading.sentences):
         return "wrong_feeling", -0.15, sorted(named)[0]
-    if _copies(reading, last):
+    if _copies(reading, moment.last):
         return "parroted", -0.2, ""
     if len(echoed) >= 2 or (echoed and near) or (len(known) >= 2 and near):
         return "heard", 0.6, ""
