@@ -14,16 +14,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from echo_env.bank import DOMAINS, load_bank
 from echo_env.errors import ConfigError, ScenarioError
 from echo_env.generator import (
     CLEAR_LEAD,
-    DOMAINS,
     MAX_DEFICIT,
     SPLIT_SIZES,
     GeneratedSplit,
     draw,
     generate,
-    load_bank,
 )
 from echo_env.profiles import STAGES, Scenario, benchmark, get_scenario, scenario_ids
 from echo_env.types import AXES
