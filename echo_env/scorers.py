@@ -35,6 +35,8 @@ from echo_env.types import End, Levels, Vector
 
 DENSITY_SCALE = 2.5
 """Points a turn that count as density 100: rho_max of the published leaderboard."""
+PUBLISHED_DIGITS = 4
+"""Decimals to which the published code rounds the cosine of a turn before it averages them."""
 MAX_UNJUDGED = 0.10
 """Share of unjudged turns above which `strict` leaves an episode unscored."""
 
@@ -72,6 +74,9 @@ class OfficialScorer(Scorer):
     def indices(self, state: EpmState) -> Indices | None:
         """Return the published indices; None where no turn was judged."""
         return open_indices(state)
+
+    def _cosine(self, state: EpmState, move: Vector, size: float) -> float:
+        return round(super()._cosine(state, move, size), PUBLISHED_DIGITS)
 
     def _detail(self, state: EpmState) -> Detail:
         return "geometric" if norm(state.position) <= self.alpha * norm(state.p0) else "positional"

@@ -102,7 +102,8 @@ def test_official_by_hand() -> None:
     assert state.path == (P0, (1, 0, -3), (1, 0, -5), (1, 0, -4))
     # v* = (2, 3, 6)/7
     assert state.works == pytest.approx((33 / 7, -12 / 7, 6 / 7))
-    assert state.cosines == pytest.approx((33 / 7 / math.sqrt(27), -6 / 7, 6 / 7))
+    # 33 / 7 / sqrt(27), -6 / 7 and 6 / 7, to the published code's four decimals
+    assert state.cosines == (0.9073, -0.8571, 0.8571)
     indices = OFFICIAL.indices(state)
     assert indices is not None
     r0, energy, path = math.sqrt(30), 27 / 7, math.sqrt(27) + 2 + 1
@@ -114,7 +115,7 @@ def test_official_by_hand() -> None:
         "s_proj": energy / 4 / 2.5 * 100,
         "tau": (3 - path / math.sqrt(9 + 9 + 4)) / 2 * 100,
         "r_pos": 2 / 4 * 100,
-        "align": (33 / 7 / math.sqrt(27) / 4 + 1) / 2 * 100,
+        "align": (0.9073 / 4 + 1) / 2 * 100,
         "r_pen": (3 - 2 / 4) / 3 * 100,
     }
     assert indices.model_dump() == pytest.approx(expected)

@@ -127,8 +127,7 @@ def test_official_gives_the_golden_sequences(name: str) -> None:
     indices = scorer.indices(state)
     assert indices is not None
     for ours, theirs in zip(INDEX_NAMES, PUBLISHED_COLUMNS, strict=True):
-        # the published code rounds each turn's cosine and energy to four decimals before it sums them: up to 0.0025
-        assert getattr(indices, ours) == pytest.approx(case["indices"][theirs], abs=3e-3), ours
+        assert getattr(indices, ours) == pytest.approx(case["indices"][theirs], abs=1e-3), ours
     composite = compose(indices)
     for ours, theirs in (("outcome",) * 2, ("efficiency",) * 2, ("stability",) * 2, ("epm_q", "epmq")):
         assert getattr(composite, ours) == pytest.approx(case[theirs], abs=1e-3), ours
