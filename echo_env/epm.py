@@ -276,9 +276,9 @@ class Scorer(ABC):
         """Return the energy of a move, from its projection on the healing direction and from where it led."""
         return projection
 
-    def _cosine(self, state: EpmState, move: Vector, size: float) -> float:
+    def _cosine(self, projection: float, size: float) -> float:
         """Return the cosine of a move of that size with the healing direction, 0 where the move is 0."""
-        return dot(move, self.direction(state)) / size if size else 0.0
+        return projection / size if size else 0.0
 
     def _detail(self, state: EpmState) -> Detail | None:
         """Return which half of the success rule a healed state meets."""
@@ -302,7 +302,7 @@ class Scorer(ABC):
             path=(*state.path, landed),
             moves=(*state.moves, move),
             works=(*state.works, work),
-            cosines=(*state.cosines, self._cosine(state, move, size)),
+            cosines=(*state.cosines, self._cosine(projection, size)),
             levels=(*state.levels, levels),
             energy=state.energy + work,
             turns=state.turns + 1,

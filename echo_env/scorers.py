@@ -75,8 +75,8 @@ class OfficialScorer(Scorer):
         """Return the published indices; None where no turn was judged."""
         return open_indices(state)
 
-    def _cosine(self, state: EpmState, move: Vector, size: float) -> float:
-        return round(super()._cosine(state, move, size), PUBLISHED_DIGITS)
+    def _cosine(self, projection: float, size: float) -> float:
+        return round(super()._cosine(projection, size), PUBLISHED_DIGITS)
 
     def _detail(self, state: EpmState) -> Detail:
         return "geometric" if norm(state.position) <= self.alpha * norm(state.p0) else "positional"
