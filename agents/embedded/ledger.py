@@ -13,8 +13,8 @@ from functools import lru_cache
 import numpy as np
 
 from echo_env.agents.embedded.language import Sentence, Vec, encoder, lexicon, read, stem
-from echo_env.profiles import Line
-from echo_env.roles import JudgeProfile
+from echo_env.profiles import CLUSTER_OF, Line
+from echo_env.roles import JudgeProfile, chapter_of
 from echo_env.types import AXES, Axis
 
 TOLD_SHARE = 0.6
@@ -25,6 +25,14 @@ RAISED = 0.3
 """The same for the user's own words: what they bring up again may be answered again."""
 CLOSE = 0.5
 """A thing must weigh this share of the closest one: a name that runs through the whole story points at nothing."""
+OVERLOOKED_AFTER = 4
+"""Turns without anything met on an axis, while the person tells things for it, from which it is overlooked."""
+BIDS = 2
+"""Things told in those turns that wait for an answer on the axis."""
+ROTE_WINDOW, ROTE_LEAST = 8, 4
+"""Acts looked back on, and the fewest that show a habit."""
+THREADS = 6
+"""How many of the likest things in other chapters belong with a thing: a tie to one of them is a connection."""
 ALIKE = 0.5
 """Cosine between content words from which a paraphrase without a shared word still refers to a line."""
 
@@ -59,6 +67,8 @@ class Story:
     """What hurts this person on each axis, as unit vectors: shape (3, 256)."""
     hurt_words: dict[Axis, frozenset[str]]
     """Its content stems."""
+    threads: tuple[frozenset[int], ...]
+    """For each thing, those in other chapters that belong with it: likest in words, or felt alike."""
 
 
 _AXIS_OF: dict[str, Axis] = {"fact": "C", "belief": "C", "feeling": "A", "strength": "P", "wish": "P"}
@@ -81,16 +91,38 @@ def story_of(profile: JudgeProfile) -> Story:
     relation_of = lexicon(profile.language).relation_of
     spoken = [w.removesuffix("'s") for s in read(everything, profile.language).sentences for w in s.words]
     hurts = {need.axis: need.hurts for need in profile.needs}
+    vectors = np.stack([t.vector for t in things])
     return Story(
         things=tuple(things),
+        threads=_threads(things, vectors),
         where={s: tuple(i) for s, i in where.items()},
-        vectors=np.stack([t.vector for t in things]),
+        vectors=vectors,
         vocabulary=frozenset(where) | {stem(w) for w in profile.persona.name.lower().split()},
         relations=frozenset(relation_of[w] for w in spoken if w in relation_of)
         | frozenset(r for w in spoken for r in (relation_of.get(w.removesuffix("s")),) if r),
         hurts=np.stack([_vector(hurts[axis], profile.language) for axis in AXES]),
         hurt_words={axis: read(text, profile.language).content for axis, text in hurts.items()},
     )
+
+
+def _threads(things: list[Thing], vectors: Vec) -> tuple[frozenset[int], ...]:
+    """Find what belongs together across chapters: each thing's likest ones, and those that are felt alike."""
+    likeness = vectors @ vectors.T
+    chapters = [chapter_of(t.id) for t in things]
+    apart = np.array([[a != b for b in chapters] for a in chapters])
+    likeness[~apart] = -1.0
+    nearest = np.argsort(-likeness, axis=1, kind="stable")[:, :THREADS]
+    tied = np.zeros(likeness.shape, dtype=bool)
+    np.put_along_axis(tied, nearest, True, axis=1)
+    clusters = [CLUSTER_OF[t.feeling] if t.feeling else None for t in things]
+    alike = np.array([[a is not None and a == b for b in clusters] for a in clusters])
+    tied = (tied | tied.T | alike) & apart
+    return tuple(frozenset(np.flatnonzero(row).tolist()) for row in tied)
+
+
+def _bids(thing: Thing, axis: Axis) -> bool:
+    """Whether a thing asks for an answer on an axis."""
+    return thing.feeling is not None if axis == "A" else thing.axis == axis
 
 
 def _thing(item: str, line: Line, language: str) -> Thing:
@@ -113,7 +145,7 @@ class Skeleton:
 
     words: list[str]
     runs: set[str]
-    """Its runs of four words."""
+    """Its runs of four words; a shorter sentence is one run."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -149,6 +181,12 @@ class Ledger:
     trust: int = 0
     """Inferred from history by a stated rule: +1 for each thing met, -1 and -2 by the Neg levels of a turn."""
     turn: int = 0
+    served_at: dict[Axis, int] = field(default_factory=dict)
+    """Axis -> the last turn in which something was met on it."""
+    barren: int = 0
+    """Turns in a row, up to the last, in which nothing was found for the good."""
+    acts: list[bool] = field(default_factory=list)
+    """For each act of the companion that the judge made out: whether it met something of its kind."""
     grams_heard: set[str] = field(default_factory=set)
     """Runs of four words of the user, as they stand and seen from the listener's side."""
     said: Counter[tuple[str, ...]] = field(default_factory=Counter)
@@ -217,6 +255,19 @@ class Ledger:
     def serve(self, i: int, axis: Axis) -> None:
         """Book a thing as met once more."""
         self.met[(i, axis)] += 1
+        self.served_at[axis] = self.turn
+
+    def overlooked(self, axis: Axis) -> bool:
+        """Whether the person has told several things for an axis of late, and none was met on it."""
+        since = self.turn - OVERLOOKED_AFTER
+        waiting = sum(turn > since and self.open_on(i, axis) and _bids(self.story.things[i], axis) for i, turn in self.told.items())
+        return self.served_at.get(axis, 0) <= since and waiting >= BIDS
+
+    @property
+    def by_rote(self) -> bool:
+        """Whether most of the last acts were done to things that they do not fit."""
+        recent = self.acts[-ROTE_WINDOW:]
+        return len(recent) >= ROTE_LEAST and sum(recent) < 0.5 * len(recent)
 
     def worn(self, i: int) -> bool:
         """Whether a thing was served in two turns or more, and was not raised again just now."""
@@ -237,7 +288,8 @@ class Ledger:
     def repeats(self, sentence: Sentence, skeleton: Skeleton) -> int:
         """Return how often a sentence, or the template behind it, was used in earlier turns."""
         used = sorted([self.skeletons[g] for g in skeleton.runs])
-        return max(self.said[sentence.words], used[len(used) // 2] if len(used) >= 3 else 0)
+        whole = len(used) >= 3 or len(skeleton.words) < 4
+        return max(self.said[sentence.words], used[len(used) // 2] if whole and used else 0)
 
     def skeleton(self, sentence: Sentence) -> Skeleton:
         """Return a sentence's words with every run of story words, feelings and names made one blank."""
@@ -249,7 +301,7 @@ class Ledger:
                 out.append(word)
             elif not out or out[-1] != "_":
                 out.append("_")
-        return Skeleton(out, grams(out))
+        return Skeleton(out, grams(out) or {" ".join(out)})
 
     def remember(self, sentences: tuple[Sentence, ...], skeletons: list[Skeleton]) -> None:
         """Take in the companion's sentences of one turn, after they were judged."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from echo_env.agents.embedded.language import encoder, read
 from echo_env.agents.embedded.listening import Heard, noun_phrases, trained_ear
 from echo_env.profiles import CLUSTER_OF, data_root
 from echo_env.roles import Observation
@@ -24,10 +25,14 @@ SURE = 0.55
 """Confidence from which `skilled` puts an unspoken feeling into words; below it, it lets the feeling be."""
 BELIEF, WISH = 0.35, 0.35
 """Certainty from which a sentence is answered as a belief, as a wish."""
-LINK_FROM = 4
-"""First turn that ties to something told earlier."""
-LINK_BACK = 5
-"""How many turns back the thread reaches: far enough to be another chapter."""
+STRENGTH = 0.4
+"""Certainty from which a sentence is answered as a strength."""
+STIRRED = 0.45
+"""Score from which a sentence that names no feeling is answered as one that holds some."""
+ANSWERED = 3
+"""How many of the things that were told get an answer of their own."""
+LINK_BACK = 2
+"""How many turns back a thread reaches at least: near ones belong to the same chapter."""
 
 
 @lru_cache(maxsize=4)
@@ -45,7 +50,7 @@ class Listener:
     heard: tuple[Heard, ...]
     """The newest message, sentence by sentence."""
     earlier: str
-    """A noun phrase from some turns back; empty early on."""
+    """A noun phrase from the earlier sentence that is likest to the newest message; empty early on."""
     seed: int
     """Seed of the order in which phrases are taken."""
 
@@ -58,16 +63,9 @@ class Listener:
     def of(cls, observation: Observation, seed: int = 0) -> Listener:
         """Listen to a conversation."""
         heard = trained_ear().hear(observation.user, observation.language)
-        users = [m.text for m in observation.messages if m.role == "user"]
-        back = max(0, len(users) - 1 - LINK_BACK)
-        earlier = ""
-        if len(users) > LINK_FROM:
-            found = [p for h in trained_ear().hear(users[back], observation.language) for p in h.phrases]
-            new = [p for p in found if p.lower() not in observation.user.lower()]
-            earlier = new[0] if new else ""
-        return cls(observation, tuple(heard), earlier, seed)
+        return cls(observation, tuple(heard), _thread(observation), seed)
 
-    def say(self, move: Move, heard: Heard, feeling: str = "", spare: bool = False) -> str:
+    def say(self, move: Move, heard: Heard, feeling: str = "", spare: bool = False, k: int = 0) -> str:
         """Put a move into words.
 
         Args:
@@ -75,25 +73,40 @@ class Listener:
             heard: The sentence it is about.
             feeling: The feeling to name, for "name", "unspoken" and "bright".
             spare: Take the sentence's second noun phrase, where it has one.
+            k: How many times this turn has used the move before, or more.
         """
         found = heard.phrases or tuple(noun_phrases(self.observation.user)) or ("what you said",)
         it = found[1] if spare and len(found) > 1 else found[0]
         bank = list(phrases(self.observation.language)[move])
         random.Random(f"{self.seed}:{move}:{self.observation.messages[0].text}").shuffle(bank)
-        text = bank[self.turn % len(bank)].format(
+        text = bank[(self.turn + k * (len(bank) // 2)) % len(bank)].format(
             it=it, feeling=feeling, Feeling=feeling.capitalize(), earlier=self.earlier
         )
         return text[:1].upper() + text[1:]
 
 
-def feeling_move(listener: Listener, heard: Heard, sure: float = SURE) -> str:
+def _thread(observation: Observation) -> str:
+    """Find what was told earlier and belongs with the newest message: the likest sentence of some turns back."""
+    users = [m.text for m in observation.messages if m.role == "user"]
+    now = [encoder().encode(s.telling) for s in read(users[-1], observation.language).sentences if len(s.content) >= 2]
+    best, thread = 0.0, ""
+    for text in users[:-LINK_BACK] if now else ():
+        for s in read(text, observation.language).sentences:
+            likeness = max(float(v @ encoder().encode(s.telling)) for v in now)
+            if len(s.content) >= 2 and likeness > best:
+                new = [p for p in noun_phrases(s.text, observation.language) if p.lower() not in users[-1].lower()]
+                best, thread = (likeness, new[0]) if new else (best, thread)
+    return thread
+
+
+def feeling_move(listener: Listener, heard: Heard, sure: float = SURE, k: int = 0) -> str:
     """Answer the feeling in a sentence: name it where it was voiced, sense it where it is plain, else let it be."""
     if heard.named:
         bright = CLUSTER_OF[heard.named[0]] == "bright"
-        return listener.say("bright" if bright else "name", heard, heard.named[0])
+        return listener.say("bright" if bright else "name", heard, heard.named[0], k=k)
     if heard.confidence >= sure:
-        return listener.say("unspoken", heard, heard.sensed)
-    return listener.say("validate", heard)
+        return listener.say("unspoken", heard, heard.sensed, k=k)
+    return listener.say("validate", heard, k=k)
 
 
 class Skilled:
@@ -109,20 +122,28 @@ class Skilled:
         self.seed = seed
 
     async def respond(self, observation: Observation) -> str:
-        """Return three sentences: for the feeling, for the view, for what they can or want."""
+        """Return a sentence for each thing that was told, by its kind, and a thread to what belongs with it."""
         listener = Listener.of(observation, self.seed)
         if not listener.heard:
             return listener.say("lean", Heard("", (), "fact", {}, (), "", 0.0, 0.0))
-        felt = max(listener.heard, key=lambda h: bool(h.named) + h.stirred)
-        parts = [feeling_move(listener, felt)]
-        seen = max(listener.heard, key=lambda h: h.certainty["belief"])
-        if seen.certainty["belief"] > BELIEF:
-            parts.append(listener.say("reframe", seen, spare=True))
-        elif listener.earlier:
-            parts.append(listener.say("link", felt, spare=True))
-        else:
+        parts = [_answer(listener, heard, k) for k, heard in enumerate(listener.heard[:ANSWERED])]
+        if listener.earlier:
             seen = max(listener.heard, key=lambda h: h.certainty["fact"])
-            parts.append(listener.say("reflect" if listener.turn % 2 else "ask", seen, spare=True))
-        able = max(listener.heard, key=lambda h: max(h.certainty["wish"], h.certainty["strength"]))
-        parts.append(listener.say("empower" if able.certainty["wish"] > WISH else "affirm", able))
+            parts.append(listener.say("link", seen, spare=True))
         return " ".join(parts)
+
+
+def _answer(listener: Listener, heard: Heard, k: int) -> str:
+    """Answer one thing by what it is: a feeling, a wish, a belief, a strength, or what happened."""
+    sure = heard.certainty
+    if heard.named:
+        return feeling_move(listener, heard, k=k)
+    if sure["wish"] > WISH:
+        return listener.say("empower", heard, k=k)
+    if sure["belief"] > BELIEF:
+        return listener.say("reframe", heard, k=k)
+    if sure["strength"] > STRENGTH:
+        return listener.say("affirm", heard, k=k)
+    if heard.stirred >= STIRRED:
+        return feeling_move(listener, heard, k=k)
+    return listener.say("ask" if listener.turn % 2 else "reflect", heard, k=k)
