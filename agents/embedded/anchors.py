@@ -1,9 +1,8 @@
 """The rubric's behavioural anchors, and which of them a sentence shows.
 
 Echo-N1 section 4.3.2: first evidence, then behavioural anchors, then numbers by fixed rules. The anchors are data
-(`sim_profiles/rubrics/`). Which act a sentence performs is told by a ridge regression from its static vector and the
-anchors' cues, fitted at load on the rubric's own examples. Its vector is that of all words, of the opening and of the
-close.
+(`sim_profiles/rubrics/`). Which act a sentence performs is told by a ridge regression from its vector and the anchors'
+cues, fitted at load on the rubric's own examples. Its vector joins those of the parts named by the encoder's scale.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from echo_env.agents.embedded.language import Vec, encoder, lexicon, plain, words
+from echo_env.agents.embedded.encoders import SCALES, Encoder, Scale, encoder_of
+from echo_env.agents.embedded.language import Vec, lexicon, plain, words
 from echo_env.errors import ScenarioError
 from echo_env.profiles import data_root
 from echo_env.types import Axis, Record
@@ -29,10 +29,6 @@ only where they meet a thing of their kind; strict for harm, where doubt speaks 
 CUE_WEIGHT = 0.5
 """Size of a cue among the features, beside a vector of length 1."""
 RIDGE = 3.0
-HARM_LEAST = 0.27
-"""Least score of harm that no cue points at."""
-CUED_LEAST = 0.15
-"""Score that is enough where one of the act's cues occurs."""
 
 
 class Anchor(Record):
@@ -190,6 +186,8 @@ class Reader:
     """Shape (features, acts)."""
     thresholds: tuple[float, ...]
     """Least score for each act to be shown."""
+    encoder: Encoder
+    scale: Scale
 
     def shown(self, text: str, blanked: list[str]) -> dict[str, float]:
         """Return the acts that a sentence shows, with their scores.
@@ -207,7 +205,7 @@ class Reader:
         found = {}
         for k, (anchor, score, least) in enumerate(zip(self.acts, scores.tolist(), self.thresholds, strict=True)):
             if k in cued:
-                least = min(CUED_LEAST, least)
+                least = min(self.scale.cued_least, least)
             elif disowned and _can_hurt(anchor) and anchor.axis != "C":
                 continue
             if score >= least:
@@ -218,20 +216,26 @@ class Reader:
         cued = self.cues.found(plain(text))
         tail = [CUE_WEIGHT if k in cued else 0.0 for k in range(len(self.acts))]
         tail += [0.5 if text.rstrip().endswith("?") else 0.0, 0.3 if "you" in kept else 0.0, 0.3]
-        whole, opening, close = encoder().spans(kept, (slice(None), slice(3), slice(-4, None)))
-        return np.concatenate([whole, 0.7 * opening, 0.5 * close, np.array(tail, dtype=np.float32)]), cued
+        vectors = self.encoder.spans(kept, self.scale.spans)
+        parts = [weight * v for v, weight in zip(vectors, self.scale.weights, strict=True)]
+        return np.concatenate([*parts, np.array(tail, dtype=np.float32)]), cued
 
 
 @lru_cache(maxsize=8)
-def reader(name: str) -> Reader:
-    """Fit a rubric's reader on its examples (some 30 ms).
+def reader(name: str, encoder: str = "wordllama") -> Reader:
+    """Fit a rubric's reader on its examples (some 30 ms with static vectors).
 
     Examples against an act, and the neutral ones, teach what none of the acts is.
+
+    Raises:
+        ScenarioError: There is no such rubric, or it is malformed.
+        ConfigError: There is no such encoder, or its weights are not installed.
     """
     found = rubric(name)
     acts = tuple(a for a in found.anchors if a.found_by == "act")
     cues = Cues(acts)
-    blank = Reader(acts, cues, np.zeros((0, 0), dtype=np.float32), ())
+    speaker, scale = encoder_of(encoder), SCALES[encoder]
+    blank = Reader(acts, cues, np.zeros((0, 0), dtype=np.float32), (), speaker, scale)
     examples = _examples(found, acts)
     x = np.stack([blank._features(re.sub(r"[{}]", "", text), _spoken(text))[0] for text, _ in examples]).astype(float)
     y = np.array([[1.0 if a.id == owner else 0.0 for a in acts] for _, owner in examples])
@@ -239,14 +243,14 @@ def reader(name: str) -> Reader:
     weights = solved @ y
     leverage = np.einsum("ij,ji->i", x, solved)[:, None]
     unseen = (x @ weights - leverage * y) / (1.0 - leverage)  # each example scored as if it had been left out
-    thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k]) for k, a in enumerate(acts))
-    return Reader(acts, cues, weights.astype(np.float32), thresholds)
+    thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k], scale.harm_least) for k, a in enumerate(acts))
+    return Reader(acts, cues, weights.astype(np.float32), thresholds, speaker, scale)
 
 
-def _threshold(anchor: Anchor, others: NDArray[np.float64]) -> float:
+def _threshold(anchor: Anchor, others: NDArray[np.float64], harm_least: float) -> float:
     rate = FALSE_ALARMS["neg" if _can_hurt(anchor) else "prog"]
     passed = float(np.quantile(others, 1.0 - rate))
-    return passed if anchor.level > 0 else max(passed, HARM_LEAST)
+    return passed if anchor.level > 0 else max(passed, harm_least)
 
 
 def _examples(found: Rubric, acts: tuple[Anchor, ...]) -> list[tuple[str, str]]:

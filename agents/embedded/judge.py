@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from echo_env.agents.embedded.anchors import Anchor, anchors_of, reader
-from echo_env.agents.embedded.language import Reading, Sentence, Vec, encoder, read
+from echo_env.agents.embedded.anchors import Anchor, Reader, anchors_of, reader
+from echo_env.agents.embedded.encoders import encoder_of
+from echo_env.agents.embedded.language import Reading, Sentence, Vec, read
 from echo_env.agents.embedded.ledger import Ledger, Skeleton, story_of
 from echo_env.profiles import CLUSTER_OF
 from echo_env.roles import Exchange, JudgeProfile, JudgeView
@@ -20,8 +21,6 @@ from echo_env.types import AXES, Axis, Evidence, Judgement, Levels
 
 MAX_WORDS = 160
 """Words of a reply that are judged; a longer one leaves the person no room and says so in its judgement."""
-HURTS, SURELY_HURTS = 0.62, 0.85
-"""Likeness from which a sentence that shares two words, or none, with what hurts this person says just that."""
 HEARD = {"low": 2, "high": 4}
 """Inferred trust from which a person of that empathy threshold takes a new view, a step or advice."""
 FEW_FUNCTION_WORDS = 0.18
@@ -66,7 +65,7 @@ class _Bench:
 
     ledger: Ledger
     profile: JudgeProfile
-    rubric_id: str
+    reader: Reader
     anchors: dict[str, Anchor]
     asked: bool
     """Whether the person's newest message asked for advice."""
@@ -108,13 +107,14 @@ class EmbeddedJudge:
 
     Args:
         rubric_id: Which anchors to judge by.
+        encoder: Whose vectors to compare by; a name that `encoders.encoder_of` knows.
     """
 
     id = "embedded-1"
 
-    def __init__(self, rubric_id: str = "epm_v1") -> None:
-        self.rubric = rubric_id
-        reader(rubric_id)  # a broken rubric is an error now, not a failed judgement on every turn
+    def __init__(self, rubric_id: str = "epm_v1", encoder: str = "wordllama") -> None:
+        self.rubric, self._encoder = rubric_id, encoder
+        reader(rubric_id, encoder)  # a broken rubric is an error now, not a failed judgement on every turn
         self._ledger: Ledger | None = None
         self._history: tuple[Exchange, ...] = ()
 
@@ -129,7 +129,7 @@ class EmbeddedJudge:
         """Return the ledger at the end of `view.history`, replaying it where it is not the one seen last."""
         if self._ledger is not None and self._history == view.history:
             return self._ledger
-        ledger = Ledger(story_of(view.profile), view.profile.language)
+        ledger = Ledger(story_of(view.profile, self._encoder), view.profile.language)
         for exchange in view.history:
             self._judge_next(ledger, view.profile, exchange)
         self._ledger = ledger
@@ -138,7 +138,9 @@ class EmbeddedJudge:
     def _judge_next(self, ledger: Ledger, profile: JudgeProfile, exchange: Exchange) -> Judgement:
         ledger.hear(exchange.user)
         anchors = anchors_of(self.rubric)
-        bench = _Bench(ledger, profile, self.rubric, anchors, asked=bool(_ASKS.search(exchange.user)))
+        bench = _Bench(
+            ledger, profile, reader(self.rubric, self._encoder), anchors, asked=bool(_ASKS.search(exchange.user))
+        )
         reading, note = _bounded(exchange.reply, profile.language)
         if note:
             _judge_form(bench, exchange.reply, note)
@@ -203,14 +205,14 @@ def _judge_form(bench: _Bench, reply: str, note: str) -> None:
 
 def _judge_sentences(bench: _Bench, reading: Reading, spoken: list[Skeleton]) -> None:
     ledger = bench.ledger
-    vectors = [encoder().encode(s.telling) for s in reading.sentences]
+    vectors = encoder_of(ledger.story.encoder).encode_all([s.telling for s in reading.sentences])
     grounds = [ledger.refers_to(s, v) for s, v in zip(reading.sentences, vectors, strict=True)]
     used = [ledger.repeats(s, skeleton) for s, skeleton in zip(reading.sentences, spoken, strict=True)]
     grounded = any(grounds) or any(map(ledger.touches, reading.sentences))
     lists_feelings = len(reading.feelings) >= 3
     worn: list[Sentence] = []
     for k, (sentence, again) in enumerate(zip(reading.sentences, used, strict=True)):
-        acts = reader(bench.rubric_id).shown(sentence.text, spoken[k].words)
+        acts = bench.reader.shown(sentence.text, spoken[k].words)
         _find_harm(bench, sentence, acts, grounded)
         _find_hurt(bench, sentence, vectors[k])
         if again >= 2 or (again and len(sentence.words) >= 5 and sentence.words in ledger.said):
@@ -281,9 +283,9 @@ def _find_hurt(bench: _Bench, sentence: Sentence, vector: Vec) -> None:
         return
     story = bench.ledger.story
     for axis, likeness in zip(AXES, (story.hurts @ vector).tolist(), strict=True):
-        if likeness < HURTS:
+        if likeness < story.scale.hurts:
             continue
-        if likeness >= SURELY_HURTS or len(sentence.content & story.hurt_words[axis]) >= 2:
+        if likeness >= story.scale.surely_hurts or len(sentence.content & story.hurt_words[axis]) >= 2:
             anchor = {"C": "C.neg.2.misreads", "A": "A.neg.2.judges", "P": "P.neg.2.denies"}[axis]
             bench.add(anchor, sentence.text, reason="says what hurts this person")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -243,12 +244,15 @@ def voiced_feelings(text: str, language: str = "en") -> frozenset[str]:
     return frozenset().union(*(s.voiced for s in read(text, language).sentences))
 
 
-class Encoder:
+class WordLlama:
     """Static sentence vectors (PyPI `wordllama`, 256 dimensions, weights in its wheel).
 
     A sentence's vector is the mean of its words' token vectors, scaled to length 1. Word sums are cached: the
     tokenizer runs once a word, which makes a sentence cost some ten microseconds.
     """
+
+    name = "wordllama"
+    dim = DIM
 
     def __init__(self) -> None:
         import wordllama
@@ -285,6 +289,10 @@ class Encoder:
         """Return the unit vector of a list of words, shape (256,); zeros where there are none."""
         return self.spans(tokens, _ALL)[0]
 
+    def encode_all(self, lists: Sequence[tuple[str, ...] | list[str]]) -> list[Vec]:
+        """Return the vector of each list of words."""
+        return [self.spans(tokens, _ALL)[0] for tokens in lists]
+
 
 MOST_WORDS = 1 << 17
 """Words whose vectors are kept."""
@@ -297,6 +305,6 @@ def _unit(vector: Vec) -> Vec:
 
 
 @lru_cache(maxsize=1)
-def encoder() -> Encoder:
-    """Return this process's encoder; loaded on first use (about 0.4 s)."""
-    return Encoder()
+def encoder() -> WordLlama:
+    """Return this process's static encoder; loaded on first use (about 0.4 s)."""
+    return WordLlama()

@@ -12,7 +12,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from echo_env.agents.embedded.language import Sentence, Vec, encoder, lexicon, read, stem
+from echo_env.agents.embedded.encoders import SCALES, Scale, encoder_of
+from echo_env.agents.embedded.language import Sentence, Vec, lexicon, read, stem
 from echo_env.profiles import CLUSTER_OF, Line
 from echo_env.roles import JudgeProfile, chapter_of
 from echo_env.types import AXES, Axis
@@ -33,8 +34,6 @@ ROTE_WINDOW, ROTE_LEAST = 8, 4
 """Acts looked back on, and the fewest that show a habit."""
 THREADS = 6
 """How many of the likest things in other chapters belong with a thing: a tie to one of them is a connection."""
-ALIKE = 0.5
-"""Cosine between content words from which a paraphrase without a shared word still refers to a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,6 @@ class Thing:
     shown: bool
     """Whether the feeling is shown, not named."""
     content: frozenset[str]
-    vector: Vec
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +58,31 @@ class Story:
     where: dict[str, tuple[int, ...]]
     """Content stem -> indices of the things that hold it."""
     vectors: Vec
-    """Shape (things, 256)."""
+    """Shape (things, encoder's width)."""
     vocabulary: frozenset[str]
     relations: frozenset[str]
     hurts: Vec
-    """What hurts this person on each axis, as unit vectors: shape (3, 256)."""
+    """What hurts this person on each axis, as unit vectors: shape (3, encoder's width)."""
     hurt_words: dict[Axis, frozenset[str]]
     """Its content stems."""
     threads: tuple[frozenset[int], ...]
     """For each thing, those in other chapters that belong with it: likest in words, or felt alike."""
+    encoder: str
+    """Name of what its vectors come from, and those of whatever is compared with them."""
+    scale: Scale
 
 
 _AXIS_OF: dict[str, Axis] = {"fact": "C", "belief": "C", "feeling": "A", "strength": "P", "wish": "P"}
 
 
 @lru_cache(maxsize=1024)
-def story_of(profile: JudgeProfile) -> Story:
-    """Prepare a profile."""
+def story_of(profile: JudgeProfile, encoder: str = "wordllama") -> Story:
+    """Prepare a profile, with the vectors of an encoder."""
+    lines = [*(line.say for _, line in profile.lines), *(ask for need in profile.needs for ask in need.asks)]
+    hurts = {need.axis: need.hurts for need in profile.needs}
+    vectors = encoder_of(encoder).encode_all(
+        [_telling(t, profile.language) for t in [*lines, *(hurts[a] for a in AXES)]]
+    )
     things = [_thing(item, line, profile.language) for item, line in profile.lines]
     for rank, need in enumerate(profile.needs):
         for k, ask in enumerate(need.asks):
@@ -90,18 +96,18 @@ def story_of(profile: JudgeProfile) -> Story:
     )
     relation_of = lexicon(profile.language).relation_of
     spoken = [w.removesuffix("'s") for s in read(everything, profile.language).sentences for w in s.words]
-    hurts = {need.axis: need.hurts for need in profile.needs}
-    vectors = np.stack([t.vector for t in things])
     return Story(
         things=tuple(things),
-        threads=_threads(things, vectors),
+        threads=_threads(things, np.stack(vectors[: len(things)])),
         where={s: tuple(i) for s, i in where.items()},
-        vectors=vectors,
+        vectors=np.stack(vectors[: len(things)]),
         vocabulary=frozenset(where) | {stem(w) for w in profile.persona.name.lower().split()},
         relations=frozenset(relation_of[w] for w in spoken if w in relation_of)
         | frozenset(r for w in spoken for r in (relation_of.get(w.removesuffix("s")),) if r),
-        hurts=np.stack([_vector(hurts[axis], profile.language) for axis in AXES]),
+        hurts=np.stack(vectors[len(things) :]),
         hurt_words={axis: read(text, profile.language).content for axis, text in hurts.items()},
+        encoder=encoder,
+        scale=SCALES[encoder],
     )
 
 
@@ -131,12 +137,11 @@ def _thing(item: str, line: Line, language: str) -> Thing:
 
 def _build(item: str, kind: str, axis: Axis, feeling: str | None, shown: bool, say: str, language: str) -> Thing:
     content = read(say, language).content
-    return Thing(item, kind, axis, feeling, shown and feeling is not None, content, _vector(say, language))
+    return Thing(item, kind, axis, feeling, shown and feeling is not None, content)
 
 
-def _vector(text: str, language: str) -> Vec:
-    sentences = read(text, language).sentences
-    return encoder().encode([w for s in sentences for w in s.telling])
+def _telling(text: str, language: str) -> list[str]:
+    return [w for s in read(text, language).sentences for w in s.telling]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +231,9 @@ class Ledger:
         """
         weight = self._shared_weight(sentence.content)
         if len(sentence.content) >= 2 and self.told:
-            likeness = self.story.vectors @ vector
+            likeness, alike = self.story.vectors @ vector, self.story.scale.alike
             for i in self.told:
-                if likeness[i] > ALIKE:
+                if likeness[i] > alike:
                     weight[i] = weight.get(i, 0.0) + float(likeness[i])
         found = [(w + (0.2 if i in self.fresh else 0.0), i) for i, w in weight.items() if w >= GROUNDED]
         closest = max(found, default=(0.0, 0))[0]
