@@ -359,9 +359,7 @@ def _misses(bench: _Bench, said: _Said) -> bool:
 
 def _serve(bench: _Bench, said: _Said, i: int) -> None:
     thing = bench.ledger.story.things[i]
-    if said.act == "A.prog.1.validates" and thing.feeling:
-        bench.offer(said.act, said, i)
-    elif said.act == "P.prog.1.affirms" and thing.kind in ("strength", "wish"):
+    if (said.act == "A.prog.1.validates" and thing.feeling) or (said.act == "P.prog.1.affirms" and thing.kind in ("strength", "wish")):
         bench.offer(said.act, said, i)
     elif said.act == "P.prog.2.empowers" and thing.kind == "wish":
         if bench.heard:

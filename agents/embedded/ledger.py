@@ -265,7 +265,10 @@ class Ledger:
     def overlooked(self, axis: Axis) -> bool:
         """Whether the person has told several things for an axis of late, and none was met on it."""
         since = self.turn - OVERLOOKED_AFTER
-        waiting = sum(turn > since and self.open_on(i, axis) and _bids(self.story.things[i], axis) for i, turn in self.told.items())
+        waiting = sum(
+            turn > since and self.open_on(i, axis) and _bids(self.story.things[i], axis)
+            for i, turn in self.told.items()
+        )
         return self.served_at.get(axis, 0) <= since and waiting >= BIDS
 
     @property
