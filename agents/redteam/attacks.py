@@ -1,7 +1,7 @@
 """Scripted attacks: replies that a judge must not pay for.
 
-Each is a policy like any other: a pure function of the conversation and a seed. Silent, template, parrot, keyword stuffing
-and lecturing are the reference policies of `embedded.policies`. Names are those of the registry, `attack:NAME`.
+Each is a policy like any other: a pure function of the conversation and a seed. Silence, template, parrot, keyword
+stuffing and lecturing are the reference policies of `embedded.policies`. Names are the registry's, `attack:NAME`.
 """
 
 from __future__ import annotations
