@@ -26,9 +26,6 @@ HEARD = {"low": 2, "high": 4}
 FEW_FUNCTION_WORDS = 0.18
 """A text of eight or more words with a smaller share of function words is a heap of words, not speech."""
 
-ABSENT_AFTER = 2
-"""Turns in a row in which nothing was met, after which one more leaves the person alone."""
-
 _ASKS = re.compile(
     r"\b(what (should|can|do|would) (i|you) do\b|any (advice|ideas|suggestions)|how (do|can|should) i\b"
     r"|tell me what to|help me (decide|figure|work out)|where (do|would) i (even )?(start|begin))",
@@ -41,8 +38,8 @@ class _Said:
     """A sentence of the reply, with what it does and what it is about."""
 
     sentence: Sentence
-    act: str
-    """The good act that it shows most clearly; "" for none. A sentence does one thing, and pays on that axis alone."""
+    acts: dict[str, float]
+    """Anchors of the acts that it shows, with scores."""
     own: list[int]
     """Told things that it refers to itself, closest first."""
     near: list[int]
@@ -211,6 +208,7 @@ def _judge_sentences(bench: _Bench, reading: Reading, spoken: list[Skeleton]) ->
     grounded = any(grounds) or any(map(ledger.touches, reading.sentences))
     lists_feelings = len(reading.feelings) >= 3
     worn: list[Sentence] = []
+    shown: list[str] = []
     for k, (sentence, again) in enumerate(zip(reading.sentences, used, strict=True)):
         acts = bench.reader.shown(sentence.text, spoken[k].words)
         _find_harm(bench, sentence, acts, grounded)
@@ -222,12 +220,17 @@ def _judge_sentences(bench: _Bench, reading: Reading, spoken: list[Skeleton]) ->
             bench.add("A.neg.1.performs", sentence.text, reason="an echo, not an answer")
         elif not again and not _harmful(bench, sentence):
             near = grounds[k] or next((g for g in (*grounds[:k][::-1], *grounds[k + 1 :]) if g), [])
-            said = _Said(sentence, _main_act(acts), grounds[k], near)
+            said = _Said(sentence, acts, grounds[k], near)
+            shown.append("A.prog.1.names" if sentence.feelings else _main_act(acts))
             _find_links(bench, said, spoken[k].words)
             _find_progress(bench, said, lists_feelings)
             if grounds[k] and all(map(ledger.worn, grounds[k])):
                 worn.append(sentence)
     _settle(bench)
+    ledger.answer(shown)
+    if shown and ledger.by_rote:
+        for anchor in ("C.neg.1.hollow", "A.neg.1.performs", "P.neg.1.flatters"):
+            bench.add(anchor, reading.text[:200], reason="the same acts whatever is told")
     _judge_whole(bench, reading, grounded, lists_feelings, worn)
 
 
@@ -243,15 +246,16 @@ def _harmful(bench: _Bench, sentence: Sentence) -> bool:
 
 def _judge_whole(bench: _Bench, reading: Reading, grounded: bool, many_feelings: bool, worn: list[Sentence]) -> None:
     """Add what only the whole reply shows."""
+    ledger = bench.ledger
     if many_feelings:
         bench.add("A.neg.1.mismatch", reading.text[:200], reason="names three feelings or more at once")
     progress = any(e.level > 0 for e in bench.found)
     if worn and not progress:
         bench.add("A.neg.1.circles", worn[0].text)
     for axis in AXES:
-        if bench.ledger.overlooked(axis) or (axis == "A" and not progress and bench.ledger.barren >= ABSENT_AFTER):
+        if ledger.overlooked(axis) or (axis == "A" and not progress and ledger.left_alone):
             bench.add(f"{axis}.neg.1.overlooks", reading.text[:200])
-    opening = not bench.ledger.barren and any(s.question and not s.content for s in reading.sentences)
+    opening = not ledger.barren and any(s.question and not s.content for s in reading.sentences)
     if not grounded and not progress and not opening and not any(e.axis == "C" for e in bench.found):
         bench.add("C.neg.1.ignores", reading.text[:200])
 
@@ -291,110 +295,71 @@ def _find_hurt(bench: _Bench, sentence: Sentence, vector: Vec) -> None:
 
 
 def _find_progress(bench: _Bench, said: _Said, lists_feelings: bool) -> None:
-    """Note what good a sentence does: what it says of a feeling, or its one act, or that it takes something up."""
-    if said.sentence.feelings:
-        if not lists_feelings:
-            _find_named(bench, said)
-    elif said.act == "P.prog.1.advises":
-        _judge_advice(bench, said)
-    else:
-        missed = bool(said.act) and _misses(bench, said)
-        if not missed:
-            _find_reflection(bench, said)
+    """Note what good a sentence does."""
+    if not lists_feelings:
+        _find_feeling(bench, said)
+    _find_empowerment(bench, said)
+    _find_view(bench, said)
     _find_need(bench, said)
 
 
-def _find_named(bench: _Bench, said: _Said) -> None:
-    """A feeling put into words: right and voiced, right and unspoken, near, or not there."""
+def _find_feeling(bench: _Bench, said: _Said) -> None:
     ledger, things = bench.ledger, bench.ledger.story.things
     about = [i for i in said.near or sorted(ledger.fresh) if things[i].feeling]
-    clusters = {CLUSTER_OF[f] for f in said.sentence.feelings}
-    close = [i for i in about if CLUSTER_OF[str(things[i].feeling)] in clusters]
-    for i in close:
-        if things[i].feeling not in said.sentence.feelings:
-            bench.offer("A.prog.1.names", said, i, "near, not exact")
-        elif things[i].shown and said.near:
-            bench.offer("A.prog.2.unspoken", said, i)
-        else:
-            bench.offer("A.prog.1.names", said, i)
-    if about and not close and not said.sentence.question and not said.sentence.feelings & ledger.voiced:
-        bench.add("A.neg.1.mismatch", said.sentence.text, reason=f"what shows is {things[about[0]].feeling}")
+    if said.sentence.feelings:
+        clusters = {CLUSTER_OF[f] for f in said.sentence.feelings}
+        close = [i for i in about if CLUSTER_OF[str(things[i].feeling)] in clusters]
+        for i in close:
+            if things[i].feeling not in said.sentence.feelings:
+                bench.offer("A.prog.1.names", said, i, "near, not exact")
+            elif things[i].shown and said.near:
+                bench.offer("A.prog.2.unspoken", said, i)
+            else:
+                bench.offer("A.prog.1.names", said, i)
+        if about and not close and not said.sentence.question and not said.sentence.feelings & ledger.voiced:
+            bench.add("A.neg.1.mismatch", said.sentence.text, reason=f"what shows is {things[about[0]].feeling}")
+    elif "A.prog.1.validates" in said.acts:
+        for i in about:
+            bench.offer("A.prog.1.validates", said, i)
 
 
-_FITS: dict[str, tuple[str, ...]] = {
-    "A.prog.1.validates": ("fact", "feeling", "belief", "need"),
-    "C.prog.2.reframes": ("belief", "need"),
-    "P.prog.1.affirms": ("strength", "wish", "need", "fact"),
-    "P.prog.2.empowers": ("wish", "need"),
-}
-"""Kinds of things that an act may meet."""
-_MISFIT = {
-    "A.prog.1.validates": "A.neg.1.mismatch",
-    "C.prog.2.reframes": "C.neg.1.argues",
-    "P.prog.1.affirms": "P.neg.1.flatters",
-    "P.prog.2.empowers": "P.neg.1.pushes",
-}
-"""What an act is that meets nothing of its kind."""
-
-
-def _misses(bench: _Bench, said: _Said) -> bool:
-    """Hold an act against the kinds of what it is about: it serves those that it fits, and misses where it fits none.
-
-    This is what separates listening from a phrase with a noun in it: which act is due depends on what was told.
-    """
+def _find_empowerment(bench: _Bench, said: _Said) -> None:
     things = bench.ledger.story.things
-    fitting = [i for i in said.near if things[i].kind in _FITS[said.act]]
-    for i in fitting:
-        _serve(bench, said, i)
-    if said.near:
-        bench.ledger.acts.append(bool(fitting))
-    if not said.near or fitting:
-        return False
-    first = things[said.near[0]]
-    bench.add(_MISFIT[said.act], said.sentence.text, first.id, f"said of a {first.kind}")
-    if bench.ledger.by_rote:
-        bench.add("A.neg.2.repeats", said.sentence.text, first.id, "acts by rote: most of the last ones fit nothing")
-    return True
+    able = [i for i in said.near if things[i].kind in ("strength", "wish")]
+    if "P.prog.1.advises" in said.acts and said.acts["P.prog.1.advises"] >= max(said.acts.values()):
+        return _judge_advice(bench, said, able)
+    for i in able:
+        wish = things[i].kind == "wish"
+        if wish and i in said.own and "P.prog.2.empowers" in said.acts:
+            if bench.heard:
+                bench.offer("P.prog.2.empowers", said, i)
+            else:
+                bench.offer("P.prog.1.affirms", said, i, "a step before being heard")
+        elif "P.prog.1.affirms" in said.acts or wish:
+            bench.offer("P.prog.1.affirms", said, i)
+    return None
 
 
-def _serve(bench: _Bench, said: _Said, i: int) -> None:
-    thing = bench.ledger.story.things[i]
-    if (said.act == "A.prog.1.validates" and thing.feeling) or (said.act == "P.prog.1.affirms" and thing.kind in ("strength", "wish")):
-        bench.offer(said.act, said, i)
-    elif said.act == "P.prog.2.empowers" and thing.kind == "wish":
-        if bench.heard:
-            bench.offer(said.act, said, i)
-        else:
-            bench.offer("P.prog.1.affirms", said, i, "a step before being heard")
-    elif said.act == "C.prog.2.reframes" and thing.kind == "belief" and i in said.own:
-        if bench.heard:
-            bench.offer(said.act, said, i)
-        else:
-            bench.offer("C.prog.1.reflects", said, i, "a new view before being heard")
-
-
-def _judge_advice(bench: _Bench, said: _Said) -> None:
-    """Judge advice: welcome where it was asked for, or to a P-first person who has been heard; else it rushes."""
-    things = bench.ledger.story.things
-    if (bench.asked or bench.first == "P") and bench.heard:
-        for i in said.near:
-            if things[i].kind in ("strength", "wish"):
-                bench.offer("P.prog.1.advises", said, i)
-        return
-    if bench.asked or (bench.heard and bench.first != "A"):
-        return
-    if bench.first == "A":
+def _judge_advice(bench: _Bench, said: _Said, able: list[int]) -> None:
+    """Judge advice: welcome where it was asked for, or to a P-first person who has been heard; else it may rush."""
+    if bench.asked or (bench.first == "P" and bench.heard):
+        for i in able:
+            bench.offer("P.prog.1.advises", said, i)
+    elif bench.first == "A" or bench.profile.persona.defensiveness == "high":
         bench.add("A.neg.1.rushes", said.sentence.text, reason="advice before being heard")
-    bench.add("P.neg.1.preaches", said.sentence.text, reason="advice that was not asked for")
 
 
-def _find_reflection(bench: _Bench, said: _Said) -> None:
+def _find_view(bench: _Bench, said: _Said) -> None:
     things = bench.ledger.story.things
+    if "C.prog.2.reframes" in said.acts:
+        for i in said.own:
+            if things[i].kind == "belief" and bench.heard:
+                bench.offer("C.prog.2.reframes", said, i)
+            elif things[i].kind == "belief":
+                bench.offer("C.prog.1.reflects", said, i, "a new view before being heard")
     for i in said.own:
         if things[i].kind in ("fact", "belief"):
             bench.offer("C.prog.1.reflects", said, i)
-        elif things[i].kind == "wish":
-            bench.offer("P.prog.1.affirms", said, i, "takes up what they want")
 
 
 _MEETS: dict[Axis, tuple[str, ...]] = {
@@ -409,7 +374,7 @@ def _find_need(bench: _Bench, said: _Said) -> None:
     """A need that the person has voiced is met by the act that it asks for; taking it up at all counts a little."""
     for i in said.near:
         thing = bench.ledger.story.things[i]
-        if thing.kind == "need" and said.act in _MEETS[thing.axis]:
+        if thing.kind == "need" and any(act in said.acts for act in _MEETS[thing.axis]):
             bench.offer(f"{thing.axis}.prog.2.meets", said, i)
         elif thing.kind == "need" and i in said.own:
             bench.offer(_TAKES_UP[thing.axis], said, i, "takes up what they need")

@@ -28,11 +28,23 @@ CLOSE = 0.5
 """A thing must weigh this share of the closest one: a name that runs through the whole story points at nothing."""
 OVERLOOKED_AFTER = 4
 """Turns without anything met on an axis, while the person tells things for it, from which it is overlooked."""
-BIDS = 2
-"""Things told in those turns that wait for an answer on the axis."""
-ROTE_WINDOW, ROTE_LEAST = 8, 4
-"""Acts looked back on, and the fewest that show a habit."""
-THREADS = 6
+WAITING, BIDS = 8, 2
+"""Turns looked back on, and the least number of things told in them that wait for an answer on the axis."""
+ABSENT_AFTER = 2
+"""Turns in a row in which nothing was met, after which one more leaves the person alone."""
+LISTENING, DOUBT = 0.2, 6
+"""The contingency that a companion is taken to have at first, and the number of acts that weigh as much as that."""
+ROTE, HABIT = 0.1, 8
+"""Contingency below which the acts go by rote, and the number of acts from which that can be told."""
+CALLED_FOR = {
+    "A.prog.1.validates": {"fact", "feeling"},
+    "A.prog.1.names": {"feeling"},
+    "C.prog.2.reframes": {"belief"},
+    "P.prog.1.affirms": {"strength"},
+    "P.prog.2.empowers": {"wish"},
+}
+"""What an act answers most directly."""
+THREADS = 8
 """How many of the likest things in other chapters belong with a thing: a tie to one of them is a connection."""
 
 
@@ -136,8 +148,8 @@ def _thing(item: str, line: Line, language: str) -> Thing:
 
 
 def _build(item: str, kind: str, axis: Axis, feeling: str | None, shown: bool, say: str, language: str) -> Thing:
-    content = read(say, language).content
-    return Thing(item, kind, axis, feeling, shown and feeling is not None, content)
+    reading = read(say, language)
+    return Thing(item, kind, axis, feeling, shown and feeling is not None, reading.content)
 
 
 def _telling(text: str, language: str) -> list[str]:
@@ -190,8 +202,12 @@ class Ledger:
     """Axis -> the last turn in which something was met on it."""
     barren: int = 0
     """Turns in a row, up to the last, in which nothing was found for the good."""
-    acts: list[bool] = field(default_factory=list)
-    """For each act of the companion that the judge made out: whether it met something of its kind."""
+    acts: list[tuple[str, bool]] = field(default_factory=list)
+    """Acts of the companion on turns that told something new: which one, and whether something told called for it."""
+    calls: Counter[str] = field(default_factory=Counter)
+    """Act -> on how many turns something told called for it."""
+    tellings: int = 0
+    """Turns that told something new."""
     grams_heard: set[str] = field(default_factory=set)
     """Runs of four words of the user, as they stand and seen from the listener's side."""
     said: Counter[tuple[str, ...]] = field(default_factory=Counter)
@@ -265,17 +281,43 @@ class Ledger:
     def overlooked(self, axis: Axis) -> bool:
         """Whether the person has told several things for an axis of late, and none was met on it."""
         since = self.turn - OVERLOOKED_AFTER
-        waiting = sum(
-            turn > since and self.open_on(i, axis) and _bids(self.story.things[i], axis)
-            for i, turn in self.told.items()
-        )
-        return self.served_at.get(axis, 0) <= since and waiting >= BIDS
+        return self.served_at.get(axis, 0) <= since and self._waiting(axis, self.turn - WAITING) >= BIDS
+
+    @property
+    def left_alone(self) -> bool:
+        """Whether turn after turn nothing was met, though something waits for it."""
+        since = self.turn - OVERLOOKED_AFTER
+        return self.barren >= ABSENT_AFTER and any(self._waiting(axis, since) for axis in AXES)
+
+    def _waiting(self, axis: Axis, since: int) -> int:
+        """Count the things told after a turn that ask for an answer on an axis and have had none."""
+        open_ones = [i for i, turn in self.told.items() if turn > since and self.open_on(i, axis)]
+        return sum(_bids(self.story.things[i], axis) for i in open_ones)
+
+    def answer(self, acts: list[str]) -> None:
+        """Book which acts a reply showed, beside which ones the newest message called for."""
+        if not self.fresh:
+            return
+        kinds = {self.story.things[i].kind for i in self.fresh}
+        called = {act for act, fitting in CALLED_FOR.items() if kinds & fitting}
+        self.tellings += 1
+        self.calls.update(called)
+        self.acts += [(act, act in called) for act in acts if act in CALLED_FOR]
+
+    @property
+    def contingency(self) -> float:
+        """How much more often the acts were called for than if they had fallen on other turns, -1..1.
+
+        A companion that does the same whatever is told has 0, however fitting its acts look one by one. Before there
+        is much to go by, it has the benefit of the doubt.
+        """
+        surplus = sum(hit - self.calls[act] / self.tellings for act, hit in self.acts)
+        return (surplus + DOUBT * LISTENING) / (len(self.acts) + DOUBT)
 
     @property
     def by_rote(self) -> bool:
-        """Whether most of the last acts were done to things that they do not fit."""
-        recent = self.acts[-ROTE_WINDOW:]
-        return len(recent) >= ROTE_LEAST and sum(recent) < 0.5 * len(recent)
+        """Whether the acts have nothing to do with what was told."""
+        return len(self.acts) >= HABIT and self.contingency < ROTE
 
     def worn(self, i: int) -> bool:
         """Whether a thing was served in two turns or more, and was not raised again just now."""

@@ -8,11 +8,11 @@ at most once in forty turns. The same moves are the strategies of `echo/Strategy
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from echo_env.agents.embedded.language import encoder, read
+from echo_env.agents.embedded.language import encoder, read, read_sentence
 from echo_env.agents.embedded.listening import Heard, noun_phrases, trained_ear
 from echo_env.profiles import CLUSTER_OF, data_root
 from echo_env.roles import Observation
@@ -25,12 +25,12 @@ SURE = 0.55
 """Confidence from which `skilled` puts an unspoken feeling into words; below it, it lets the feeling be."""
 BELIEF, WISH = 0.35, 0.35
 """Certainty from which a sentence is answered as a belief, as a wish."""
-STRENGTH = 0.4
+STRENGTH = 0.3
 """Certainty from which a sentence is answered as a strength."""
 STIRRED = 0.45
 """Score from which a sentence that names no feeling is answered as one that holds some."""
-ANSWERED = 3
-"""How many of the things that were told get an answer of their own."""
+MOST = 4
+"""Sentences of a reply at most."""
 LINK_BACK = 2
 """How many turns back a thread reaches at least: near ones belong to the same chapter."""
 
@@ -62,7 +62,7 @@ class Listener:
     @classmethod
     def of(cls, observation: Observation, seed: int = 0) -> Listener:
         """Listen to a conversation."""
-        heard = trained_ear().hear(observation.user, observation.language)
+        heard = [_recalled(h, observation) for h in trained_ear().hear(observation.user, observation.language)]
         return cls(observation, tuple(heard), _thread(observation), seed)
 
     def say(self, move: Move, heard: Heard, feeling: str = "", spare: bool = False, k: int = 0) -> str:
@@ -83,6 +83,17 @@ class Listener:
             it=it, feeling=feeling, Feeling=feeling.capitalize(), earlier=self.earlier
         )
         return text[:1].upper() + text[1:]
+
+
+def _recalled(heard: Heard, observation: Observation) -> Heard:
+    """Hear a sentence that comes back to something told before as what was told then."""
+    content = read_sentence(heard.text, observation.language).content
+    for message in observation.messages[-3::-2]:
+        for earlier in trained_ear().hear(message.text, observation.language):
+            shared = content & read_sentence(earlier.text, observation.language).content
+            if len(shared) >= 2 and len(shared) >= 0.5 * len(content):
+                return replace(earlier, phrases=heard.phrases)
+    return heard
 
 
 def _thread(observation: Observation) -> str:
@@ -122,28 +133,32 @@ class Skilled:
         self.seed = seed
 
     async def respond(self, observation: Observation) -> str:
-        """Return a sentence for each thing that was told, by its kind, and a thread to what belongs with it."""
+        """Return up to four sentences: for what is felt, wanted, believed, can be done, and for what belongs with it."""
         listener = Listener.of(observation, self.seed)
         if not listener.heard:
             return listener.say("lean", Heard("", (), "fact", {}, (), "", 0.0, 0.0))
-        parts = [_answer(listener, heard, k) for k, heard in enumerate(listener.heard[:ANSWERED])]
-        if listener.earlier:
-            seen = max(listener.heard, key=lambda h: h.certainty["fact"])
-            parts.append(listener.say("link", seen, spare=True))
-        return " ".join(parts)
+        return " ".join(_answers(listener)[:MOST])
 
 
-def _answer(listener: Listener, heard: Heard, k: int) -> str:
-    """Answer one thing by what it is: a feeling, a wish, a belief, a strength, or what happened."""
-    sure = heard.certainty
-    if heard.named:
-        return feeling_move(listener, heard, k=k)
-    if sure["wish"] > WISH:
-        return listener.say("empower", heard, k=k)
-    if sure["belief"] > BELIEF:
-        return listener.say("reframe", heard, k=k)
-    if sure["strength"] > STRENGTH:
-        return listener.say("affirm", heard, k=k)
-    if heard.stirred >= STIRRED:
-        return feeling_move(listener, heard, k=k)
-    return listener.say("ask" if listener.turn % 2 else "reflect", heard, k=k)
+def _answers(listener: Listener) -> list[str]:
+    """Answer what was told by what it is: feelings first, then wishes, beliefs and strengths, then a thread."""
+    heard = listener.heard
+    parts = [feeling_move(listener, h, k=k) for k, h in enumerate(h for h in heard if h.named)]
+    stirred = max((h for h in heard if not h.named), key=lambda h: h.stirred, default=None)
+    if stirred is not None and stirred.stirred >= STIRRED and stirred.kind not in ("wish", "strength"):
+        parts.append(feeling_move(listener, stirred, k=len(parts)))
+    for kind, move, least in _CALLED_FOR:
+        about = max(heard, key=lambda h: h.certainty[kind])
+        if about.certainty[kind] > least:
+            parts.append(listener.say(move, about, spare=True))
+    if listener.earlier:
+        parts.append(listener.say("link", max(heard, key=lambda h: h.certainty["fact"]), spare=True))
+    return parts or [listener.say("ask" if listener.turn % 2 else "reflect", heard[0])]
+
+
+_CALLED_FOR: tuple[tuple[str, Move, float], ...] = (
+    ("wish", "empower", WISH),
+    ("belief", "reframe", BELIEF),
+    ("strength", "affirm", STRENGTH),
+)
+"""Kind of thing, the move that it calls for, and the certainty from which it gets it."""
