@@ -14,8 +14,7 @@ import argparse
 import random
 import re
 
-from echo_env.agents.embedded.anchors import reader
-from echo_env.agents.embedded.language import lexicon, words
+from echo_env.agents.embedded.anchors import reader, spoken
 from echo_env.agents.embedded.skilled import phrases
 
 ACTS = {
@@ -32,8 +31,7 @@ PLAIN = ("reflect", "ask", "link", "lean")
 
 def shown(phrase: str) -> dict[str, float]:
     """Return the acts that a phrase shows, its slots blanked as the judge blanks the story's words."""
-    blanked = [w for w in words(re.sub(r"\{[^}]*\}", " ", phrase)) if w not in lexicon().feeling_of]
-    return reader("epm_v1").shown(re.sub(r"\{[^}]*\}", "it", phrase), blanked)
+    return reader("epm_v1").shown(re.sub(r"\{[^}]*\}", "it", phrase), spoken(phrase))
 
 
 def part_of(kind: str, bank: tuple[str, ...], part: str) -> list[str]:
