@@ -35,9 +35,9 @@ class Scale:
     """Least score of harm that no cue points at."""
     cued_least: float
     """Score that is enough where one of the act's cues occurs."""
-    spans: tuple[slice, ...] = (slice(None), slice(3), slice(-4, None))
-    """Parts of a sentence that tell an act: all of it and, where vectors know no order, its opening and close."""
-    weights: tuple[float, ...] = (1.0, 0.7, 0.5)
+    spans: tuple[slice, ...] = (slice(None), slice(3))
+    """Parts of a sentence that tell an act: all of it and, where vectors know no order, its opening."""
+    weights: tuple[float, ...] = (1.0, 0.7)
     """How much each part weighs."""
 
 
