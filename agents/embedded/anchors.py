@@ -26,7 +26,7 @@ from echo_env.profiles import data_root
 from echo_env.types import Axis, Record
 from echo_env.yamlfiles import read_yaml
 
-FALSE_ALARMS = {"prog": 0.05, "neg": 0.01}
+FALSE_ALARMS = {"prog": 0.08, "neg": 0.01}
 """Share of the rubric's other sentences that may pass for an act, by direction. Generous for good acts, which count
 only where they meet a thing of their kind; strict for harm, where doubt speaks for the reply, and for advice."""
 CUE_WEIGHT = 0.5

@@ -28,13 +28,13 @@ CLOSE = 0.5
 """A thing must weigh this share of the closest one: a name that runs through the whole story points at nothing."""
 OVERLOOKED_AFTER = 4
 """Turns without anything met on an axis, while the person tells things for it, from which it is overlooked."""
-WAITING, BIDS = 8, 2
+WAITING, BIDS = 8, 3
 """Turns looked back on, and the least number of things told in them that wait for an answer on the axis."""
 ABSENT_AFTER = 2
 """Turns in a row in which nothing was met, after which one more leaves the person alone."""
 LISTENING, DOUBT = 0.2, 6
 """The contingency that a companion is taken to have at first, and the number of acts that weigh as much as that."""
-ROTE, HABIT = 0.1, 8
+ROTE, HABIT = 0.09, 8
 """Contingency below which the acts go by rote, and the number of acts from which that can be told."""
 CALLED_FOR = {
     "A.prog.1.validates": {"fact", "feeling"},
