@@ -229,7 +229,7 @@ def _judge_sentences(bench: _Bench, reading: Reading, spoken: list[Skeleton]) ->
     ledger.answer(shown)
     if not ledger.by_rote:
         _settle(bench)
-    elif shown - {"", "P.prog.1.advises"}:
+    elif any(shown) and "P.prog.1.advises" not in shown:
         for anchor in ("C.neg.1.hollow", "A.neg.2.repeats", "P.neg.1.flatters"):
             bench.add(anchor, reading.text[:200], reason="the same acts whatever is told")
     _judge_whole(bench, reading, grounded, lists_feelings, worn)
@@ -349,7 +349,7 @@ def _judge_advice(bench: _Bench, said: _Said, able: list[int]) -> None:
     if bench.asked or (bench.first == "P" and bench.heard):
         for i in able:
             bench.offer("P.prog.1.advises", said, i)
-    elif bench.first == "A" or bench.profile.persona.defensiveness == "high":
+    elif bench.first == "A":
         bench.add("A.neg.1.rushes", said.sentence.text, reason="advice before being heard")
 
 
