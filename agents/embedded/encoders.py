@@ -62,7 +62,7 @@ class Encoder(Protocol):
 
 
 SCALES: dict[str, Scale] = {
-    "wordllama": Scale(alike=0.5, hurts=0.62, surely_hurts=0.85, harm_least=0.27, cued_least=0.15),
+    "wordllama": Scale(alike=0.5, hurts=0.62, surely_hurts=0.85, harm_least=0.2, cued_least=0.15),
 }
 
 
