@@ -25,9 +25,11 @@ from echo_env.errors import ConfigError
 from echo_env.profiles import Scenario, get_scenario
 from echo_env.types import End, Record
 
-WIDTHS = (4, 8, 16, 32, 64, 128, 256)
+WIDTHS = (8, 16, 64, 128, 256)
 """Replies that are weighed a turn: passes from the start take one width after the other."""
-FRESH_SHARE = 0.6
+LATER_WIDTHS = (16, 32, 64)
+"""The same for passes that go on from the archive."""
+FRESH_SHARE = 0.3
 """Share of the budget that passes from the start may take; the rest goes on from conversations in the archive."""
 ARCHIVE = 6
 """Conversations that are kept to go on from."""
@@ -172,7 +174,7 @@ class Searcher:
         """Where the next pass starts, and how many replies it weighs a turn."""
         if passes < len(WIDTHS) and (not self.archive or self.calls < FRESH_SHARE * self.config.budget):
             return root, WIDTHS[passes]
-        width = self._rnd.choice(WIDTHS[2:])
+        width = self._rnd.choice(LATER_WIDTHS)
         if not self.archive or self._rnd.random() < 0.1:
             return root, width
         line = self.archive[min(int(self._rnd.expovariate(0.7)), len(self.archive) - 1)]
