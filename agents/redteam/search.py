@@ -1,7 +1,7 @@
 """A searcher without a model: which script of fixed sentences earns most?
 
-Turn by turn it draws replies from a pool of fragments, varies the best of them, and takes the one that earns most
-(best-of-N). Between passes it keeps an archive of the best conversations, forks one of them at some turn and plays on
+Turn by turn it draws replies from a pool of fragments, varies the best of them and those that served at this turn
+before, and takes the one that earns most (best-of-N). Between passes it keeps an archive of the best conversations, forks one of them at some turn and plays on
 from there with other draws. Fragments that paid are drawn more often. The cost is counted in judge calls; the measure
 is the curve of the best return against them.
 
@@ -195,9 +195,13 @@ class Searcher:
     async def _best_reply(self, line: _Line, width: int, breeder: Breeder) -> _Candidate | None:
         found: list[_Candidate] = []
         tried: set[Genes] = set()
+        turn = len(line.genes)
+        known = [other.genes[turn] for other in self.archive if turn < len(other.genes)]
         for k in range(width):
             parents = sorted(found, key=lambda c: -c.value)[:PARENTS]
-            if k < DRAWN * width or not parents:
+            if k < len(known):
+                genes = known[k]
+            elif k < DRAWN * width or not parents:
                 genes = breeder.draw()
             else:
                 genes = breeder.vary(self._rnd.choice(parents).genes, self._rnd.choice(found).genes)
