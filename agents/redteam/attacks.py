@@ -230,7 +230,7 @@ class WordSalad(Attack):
 
 
 OWN = ("validating", "reframing", "affirming", "empowering")
-"""Our own banks of slot templates, twenty each."""
+"""Our own banks of slot templates: so many that none comes twice in a conversation."""
 
 
 class NounSlots(Attack):
