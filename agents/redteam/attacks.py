@@ -230,7 +230,7 @@ class WordSalad(Attack):
 
 
 OWN = ("validating", "reframing", "affirming", "empowering")
-"""Our own banks of slot templates: so many that none comes twice in a conversation."""
+"""Our own banks of slot templates: so many that none comes twice in 36 turns."""
 
 
 class NounSlots(Attack):

@@ -1,9 +1,9 @@
 """A searcher without a model: which script of fixed sentences earns most?
 
 Turn by turn it draws replies from a pool of fragments, varies the best of them and those that served at this turn
-before, and takes the one that earns most (best-of-N). Between passes it keeps an archive of the best conversations, forks one of them at some turn and plays on
-from there with other draws. Fragments that paid are drawn more often. The cost is counted in judge calls; the measure
-is the curve of the best return against them.
+before, and takes the one that earns most (best-of-N). Between passes it keeps an archive of the best conversations,
+forks one of them at some turn and plays on from there with other draws. Fragments that paid are drawn more often. The
+cost is counted in judge calls; the measure is the curve of the best return against them.
 
 With several people at once the same replies go to all of them: a script for everybody, that ignores what is said.
 """
