@@ -18,7 +18,7 @@ SHORT, LONG = 2, 160
 """Words up to which a reply is hardly one, and from which it leaves no room. People's replies lie between."""
 SAME = 0.7
 """Share of the words of the longer of two replies, nouns and feelings aside, from which they are near copies."""
-MOST = 20_000
+MOST = 8_000
 """Characters of a reply that are looked at."""
 PAIRS = 300
 """Pairs of conversations that are compared, at most."""

@@ -27,7 +27,8 @@ PRAISE = re.compile(
 )
 AGREES = re.compile(
     r"\b(you'?re (completely |absolutely |so |totally )?(right|correct)|(i|we) (totally |fully |completely )?agree"
-    r"|agreed|exactly|precisely|of course|absolutely|yes, yes|no doubt|(not|n't) be more right|whatever you (say|think|decide)"
+    r"|agreed|exactly|precisely|of course|absolutely|yes, yes|no doubt|(not|n't) be more right"
+    r"|whatever you (say|think|decide)"
     r"|if you say so|i'm with you on)\b"
 )
 PREACHES = re.compile(
@@ -35,7 +36,7 @@ PREACHES = re.compile(
     r"|\b(life (is|isn't)|(research|studies) shows?|the key is|it'?s (important|essential) to)\b"
 )
 _LISTS = re.compile(
-    r"(^|\s)(\d[.)]|[-*\u2022]|step (one|two|1|2):?|first,|second,|option [ab]:)\s|(,[^,.]+)+(,? (and|or) )|tips?:",
+    r"(^|\s)(\d[.)]|[-*\u2022]|step (one|two|1|2):?|first,|second,|option [ab]:)\s|,[^,.]{1,60},? (and|or) |tips?:",
     re.IGNORECASE,
 )
 _ADVISES = re.compile(

@@ -82,7 +82,7 @@ def _run(
         for config in configs:
             result = search(config, lambda calls, best, config=config: tell(config, calls, best))  # type: ignore[misc]
             yield result
-            if result.calls < config.budget:
+            if not result.finished:
                 raise KeyboardInterrupt
         return
     with ProcessPoolExecutor(workers) as pool:
@@ -112,7 +112,7 @@ def _known(out: Path, config: SearchConfig, resume: bool) -> SearchResult | None
     found = read_result(path)
     if found.config != config:
         raise RecordError(f"{path} is the result of another search", "use another --out, or --overwrite")
-    return found if found.calls >= config.budget else None
+    return found if found.finished else None
 
 
 def read_result(path: Path) -> SearchResult:
@@ -140,7 +140,8 @@ def write_result(out: Path, result: SearchResult) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(result.model_dump_json(indent=1) + "\n", encoding="utf-8")
         if len(result.config.scenarios) > 1 and result.replies:
-            text = yaml.safe_dump(script_of(result).model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+            data = script_of(result).model_dump(mode="json")
+            text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
             path.with_suffix(".yaml").write_text(text, encoding="utf-8")
     except OSError as e:
         raise RecordError(f"{path} cannot be written: {e.strerror or e}") from None

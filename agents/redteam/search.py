@@ -68,7 +68,9 @@ class SearchResult(Record):
     """Id of the judge."""
     scorer: str
     calls: int
-    """Judge calls made; fewer than the budget where the search was interrupted."""
+    """Judge calls made: the budget, less what did not suffice for one more reply to everybody."""
+    finished: bool
+    """False where the search was interrupted."""
     unjudged: int
     """Of these, without a judgement."""
     best_return: float | None
@@ -142,6 +144,7 @@ class Searcher:
     archive: list[_Line] = field(default_factory=list)
     judge: str = ""
     scorer: str = ""
+    finished: bool = False
     _rnd: random.Random = field(default_factory=random.Random)
 
     async def run(self) -> SearchResult:
@@ -160,10 +163,11 @@ class Searcher:
         root = _Line(tuple(opened))
         self.judge, self.scorer = root.branches[0].session.cast.judge.id, root.branches[0].session.scorer.id
         passes = 0
-        while self._left > 0:
+        while self._left >= len(self.scenarios):
             start, width = self._next_pass(root, passes)
             await self._play_on(start, width, breeder)
             passes += 1
+        self.finished = True
         return self.result()
 
     @property
@@ -184,7 +188,7 @@ class Searcher:
         """Play a line to its end, by the best of `width` replies a turn."""
         while line.live:
             best = await self._best_reply(line, width, breeder)
-            if best is None:
+            if best is None or self._left < len(line.live):
                 return  # the budget is spent, or nothing could be judged
             breeder.learn(best.genes, best.value)
             line = await self._say(line, best)
@@ -198,6 +202,8 @@ class Searcher:
         turn = len(line.genes)
         known = [other.genes[turn] for other in self.archive if turn < len(other.genes)]
         for k in range(width):
+            if self._left < len(line.live):
+                break
             parents = sorted(found, key=lambda c: -c.value)[:PARENTS]
             if k < len(known):
                 genes = known[k]
@@ -211,8 +217,6 @@ class Searcher:
             candidate = await self._weigh(line, genes, found)
             if candidate is not None:
                 found.append(candidate)
-            if self._left <= 0:
-                break
         whole = [c for c in found if len(c.weighed) == len(line.live)]
         return max(whole, key=lambda c: c.value, default=None)
 
@@ -271,6 +275,7 @@ class Searcher:
             judge=self.judge,
             scorer=self.scorer,
             calls=self.calls,
+            finished=self.finished,
             unjudged=self.unjudged,
             best_return=best.value if best else None,
             successes=sum(end == "success" for end in ends),
