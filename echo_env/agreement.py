@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from echo_env.types import Record
 
@@ -35,7 +36,7 @@ class Measure(Record):
     high: float | None = None
     n: int
     """Rows behind it."""
-    baselines: dict[str, float | None] = {}
+    baselines: dict[str, float | None] = Field(default_factory=dict)
     ceiling: float | None = None
     """What people, or a supervised model, reach; None where that was not measured."""
     note: str = ""
@@ -246,7 +247,7 @@ def mean_f1(overlaps: Sequence[Overlap]) -> float | None:
 
 
 def normalised(text: str) -> list[str]:
-    """Return a text's tokens in a form that hides how it was typed: lower case, punctuation split, white space single."""
+    """Return a text's tokens in a form that hides how it was typed: lower case, punctuation split, single spaces."""
     return _SPLIT.findall(text.replace("\u2019", "'").lower())
 
 

@@ -83,7 +83,7 @@ SOURCES: dict[str, Source] = {
         ),
         Source(
             name="sage",
-            what="conversations of models with SAGE's simulated users, emotion points (a model's, not people's) each turn",
+            what="conversations with SAGE's simulated users; emotion points each turn, a model's and not people's",
             licence="MIT",
             where="github.com/Tencent/digitalhuman (SAGE/dataset)",
             files="a *_result.jsonl file or a folder of them",
