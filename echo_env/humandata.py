@@ -430,16 +430,24 @@ def load_muffin(path: Path) -> list[Pair]:
     if len({len(r) for r in raters}) != 1:
         counts = ", ".join(f"{f.name} {len(r)}" for f, r in zip(files, raters, strict=True))
         raise RecordError(f"{path}: the raters' files hold different numbers of pairs: {counts}")
-    pairs = []
-    for rows in zip(*raters, strict=True):
-        where, first = rows[0]
-        replies = _strings(first, "Supporter AB", where)
-        for place, row in rows[1:]:
-            if _strings(row, "Supporter AB", place) != replies:
-                raise RecordError(f"{place}: is another pair than {where}")
-        votes = {a: tuple(str(_get(row, a, str, place)) for place, row in rows) for a in ASPECTS}
-        pairs.append(_pair(where, _strings(first, "context", where), replies, votes))
+    pairs = [_rated(rows) for rows in zip(*raters, strict=True)]
+    if sum(len(p.votes["overall"]) < len(files) for p in pairs) > MOST_STRAY * len(pairs):
+        raise RecordError(f"{path}: the raters' files do not hold the same pairs in the same order", _advice("muffin"))
     return pairs
+
+
+MOST_STRAY = 0.05
+"""Share of the pairs that a rater may have seen otherwise than the rest: the published files differ in one."""
+
+
+def _rated(rows: tuple[tuple[str, Any], ...]) -> Pair:
+    """Put the raters' rows of one pair together; a rater who saw other replies than most has no vote on it."""
+    shown = [tuple(_strings(row, "Supporter AB", where)) for where, row in rows]
+    most = max(shown, key=shown.count)
+    kept = [r for r, replies in zip(rows, shown, strict=True) if replies == most]
+    where, first = kept[0]
+    votes = {a: tuple(str(_get(row, a, str, place)) for place, row in kept) for a in ASPECTS}
+    return _pair(where, _strings(first, "context", where), list(most), votes)
 
 
 # --- levels ----------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ _ADVICE_Q = re.compile(
     r"|\bwhy (don't|dont|not|wouldn't|can't) (you |u )?(just |try |maybe |not )*(try|go|call|talk|see|take|do|get|make|start|find|join|ask|look|move|leave|tell)\b|\b(how|what) about\b|\bwhat if you\b|\b(could|can|would|will|should) you (not |maybe |try|please|just|consider|talk|get|go|see|call|ask|reach|find)|\bmaybe\b|\btried \w+ing\b"
 )
 _OFFER_Q = re.compile(
-    r"\b(want|wanna|need|like|care|down|wish) (to |a |some |someone )*(talk|chat|vent|pm|help|hug|friend|company|listen|share a|message|discuss|hang)|\bcan i help\b|\bmind if\b"
+    r"\b(want|wanna|need|like|care|down|wish) (to |a |some |someone )*(talk|chat|vent|pm|help|hug|friend|company|listen|share a|message|discuss|hang)|\b(can|may|could|how|what) (can |may |could )?(i|we) (be )?(of )?(any )?(help|assist|do for)\w*|\bmind if\b"
 )
 _RHETORIC_Q = re.compile(
     r"\b(right|yeah|huh|eh|ok|okay|isn't it|don't you think|you know|know what i mean|doesn't it|isn't that|who cares|who knows|so what|am i right|why (would|should) (i|we|anyone)|who doesn't|what's the point|you know what|guess what|how (can|could|do|should|would) (i|we)|should (i|we)|(do|am|did|was|can|will|would) i\b|what (do|can|should|am|did) (i|we))[ ,a-z]{0,8}\?|\bmuch\?"
@@ -39,6 +39,11 @@ _WH = re.compile(
 _AUX = re.compile(
     r"\b(do|does|did|are|is|was|were|have|has|had|can|could|would|will|any|ever)(n't|nt)? (you|u|ya|your|ur|it|that|this|there|he|she|they|anyone|someone|family|friends|the)\b"
 )
+_BEGINS = re.compile(
+    r"(^|, |\. |(and|but|so|then) )(what('s|s)?|whats|how|why|when|where|who) (are|is|was|were|do|does|did|have|has|kind|sort|seems?|happen\w*|about|made|makes|long|often|much|else|can|would)( \w+)? ?(you|u|your|it|that|this|to|happen\w*|wrong|going|the|on|of)?\b"
+    r"|^(so |and |but |well |also |ok |okay |oh )*(do|does|did|are|is|was|were|have|has|had|any|anything|would) (you|u|your|it|he|she|they|there|this|that|family|friends)\b"
+)
+"""How a question begins where nobody typed its mark."""
 _ELLIPTIC = re.compile(
     r"^(why|how come|how so|what happened|whats? (up|wrong)|like what|what's (up|wrong|going on|happening)|who|where|when|since when|such as|about what|in what way)\b"
 )
@@ -48,6 +53,7 @@ _GENERIC = frozenset(
     " share sharing about problem problems going something anything everything exactly specifically bad way today now lately"
     " so and but hey well okay ok hi friend buddy man dude bro mate op please little bit us me it it's its that this that's"
     " is are am was do does did you your u can could would will be been feel like sad down depressed give on info information know"
+    " hello hi hey there doing good morning evening day week night holding days going i'm please ya u ur more ok sorry hear to"
     " the a an to of in i'm here still anyway mean there happening really cause caused".split()
 )
 _TELL_ME = re.compile(
@@ -75,6 +81,8 @@ def acts_of(sentence: Sentence) -> list[Act]:
     warm = _warmth(text, cued, scores)
     if warm:
         found.append(Act(warm, sentence.text))
+    if "A.neg.1.dismisses" in cued:
+        found.append(Act("A.neg.1.dismisses", sentence.text))
     if not question:
         known = _understanding(text, cued, scores)
         if known:
@@ -118,8 +126,8 @@ def question_act(sentence: Sentence) -> str:
     """
     text = plain(sentence.text).strip()
     told = _TELL_ME.search(text) is not None
-    begins = _WH.match(text) is not None and re.search(r"\b(you|u|your|happen\w*|wrong|up)\b", text) is not None
-    if not sentence.question and not told and not (begins and len(sentence.words) <= 12 and _AUX.search(text)):
+    begins = _BEGINS.search(text) is not None and len(sentence.words) <= 14
+    if not sentence.question and not told and not begins:
         return ""
     if _ADVICE_Q.search(text) or _RHETORIC_Q.search(text) or (_OFFER_Q.search(text) and not told):
         return ""

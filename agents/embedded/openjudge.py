@@ -35,7 +35,7 @@ class OpenJudge:
         plain = JudgeView(view.profile, tuple(_tidied(e) for e in view.history), _tidied(view.exchange))
         # what was said has grown since the last turn, and the profile with it: the ledger is played anew
         found = await EmbeddedJudge(BASE).judge(plain)
-        evidence = _merged(found.evidence, _open_evidence(plain, found))
+        evidence = (*_shared(found), *_open_evidence(plain, found))
         reply = view.exchange.reply
         quoted = tuple(e.model_copy(update={"quote": verbatim(e.quote, reply)}) for e in evidence)
         return Judgement(levels=_levels(quoted), evidence=quoted, judge=self.id, note=found.note)
@@ -45,25 +45,53 @@ def _tidied(exchange: Exchange) -> Exchange:
     return Exchange(tidy(exchange.user), tidy(exchange.reply))
 
 
+_SHARED = frozenset(
+    "C.prog.1.reflects C.prog.2.connects C.prog.2.reframes A.neg.1.cold A.neg.1.minimises A.neg.1.circles A.neg.2.judges"
+    " A.neg.2.repeats C.neg.1.parrots C.neg.2.gaslights P.neg.2.denies".split()
+)
+"""Findings of the world's judge that hold in open talk too: what was taken up, form, repetition, harm.
+
+Left out is what rests on knowing this person: needs, feelings that only show, relations, whether advice was due, and
+that comfort in general terms is hollow: there it is all that a stranger has.
+"""
+_SPOILS = frozenset("A.neg.2.judges A.neg.2.repeats C.neg.1.parrots C.neg.2.gaslights P.neg.2.denies".split())
+"""Harm that leaves nothing good in the sentence that does it."""
+
+
+def _shared(found: Judgement) -> list[Evidence]:
+    return [e for e in found.evidence if e.anchor in _SHARED and not (e.level > 0 and "?" in e.quote)]
+
+
 def _open_evidence(view: JudgeView, found: Judgement) -> list[Evidence]:
-    """Return what the sentences of a reply show by themselves; a sentence said before, or one that harms, shows nothing."""
+    """Return what the sentences of a reply show by themselves; one said before, or one that harms, shows nothing."""
     said = {s.words for e in view.history for s in read(e.reply).sentences}
-    harmful = {e.quote for e in found.evidence if e.level < 0}
-    anchors = anchors_of(RUBRIC)
-    evidence = []
+    spoiled = {e.quote for e in found.evidence if e.anchor in _SPOILS}
+    evidence: list[Evidence] = []
     if found.note == "noise":
-        return []
-    for sentence in read(view.exchange.reply).sentences:
-        if sentence.words in said or sentence.text in harmful:
-            continue
-        for act in acts_of(sentence):
-            a = anchors[act.anchor]
-            evidence.append(Evidence(axis=a.axis, direction=a.direction, level=a.level, anchor=a.id, quote=act.quote))
+        return evidence
+    sentences = read(view.exchange.reply).sentences
+    for sentence in sentences:
+        if sentence.words not in said and sentence.text not in spoiled:
+            evidence += [_evidence(act.anchor, act.quote) for act in acts_of(sentence)]
+    told = read(view.exchange.user).content
+    if len(told) >= TOLD and not evidence:
+        words = sum(len(s.words) for s in sentences)
+        if not any(s.content & told for s in sentences):
+            evidence.append(_evidence("C.neg.1.passes", view.exchange.reply))
+        if words <= FEW_WORDS:
+            evidence.append(_evidence("A.neg.1.brushes", view.exchange.reply))
     return evidence
 
 
-def _merged(world: tuple[Evidence, ...], opened: list[Evidence]) -> tuple[Evidence, ...]:
-    return (*world, *opened)
+TOLD = 2
+"""Content words of a message from which it has told something."""
+FEW_WORDS = 6
+"""Words of a reply that leave no room for more than a formula."""
+
+
+def _evidence(anchor: str, quote: str) -> Evidence:
+    a = anchors_of(RUBRIC)[anchor]
+    return Evidence(axis=a.axis, direction=a.direction, level=a.level, anchor=a.id, quote=quote[:400])
 
 
 def _levels(evidence: tuple[Evidence, ...]) -> Levels:
