@@ -1,7 +1,8 @@
 """What a supporter's sentence does, told from the sentence alone: for talk without a profile.
 
 Anchors, cues and examples are those of `sim_profiles/rubrics/open_v1.yaml`. Cues decide; a sentence without one goes by
-its likeness to the examples. Structure adds what no word list can: who the sentence is about, and whether it asks.
+its likeness to the examples. Structure adds what no list of phrases can: whose life the sentence is about, and whether
+it takes a stand rather than tells.
 """
 
 from __future__ import annotations
@@ -9,56 +10,46 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from echo_env.agents.embedded.anchors import anchors_of, reader
-from echo_env.agents.embedded.language import Sentence, lexicon, plain, read_sentence
+from echo_env.agents.embedded.anchors import reader
+from echo_env.agents.embedded.language import Sentence, lexicon, plain
+from echo_env.agents.embedded.openquestions import asks
 
 RUBRIC = "open_v1"
+LIKE = 0.5
+"""Score of the reader from which likeness to the examples is enough by itself."""
+LEAST_TOLD = 4
+"""Words from which a sentence in the first person tells something of the speaker's life."""
 
+_MANNER = r"(just |really |also |personally |strongly |highly |honestly |truly |do |can |only |still |would )*"
 _STANCE = re.compile(
-    r"\b(i|we)(('d| would| would have|'ll| will)? (just |really |also |personally |strongly |highly |honestly |truly |do |can |only |still |would )*"
-    r"(think|guess|suggest|recommend|advise|believe|hope|wish|bet|mean|promise|say|assume|suppose|imagine|doubt|agree|disagree|wonder|trust|swear|encourage"
-    r"|love you|care|know (you|that you|it's|its|it is|this|a |some|people|lots)|don't (know|think|want you|understand|see why|believe|mean)|dont (know|think)|see|read|saw|heard|want you|need you|would( not)? (be|go|try|say|do|start|look)"
-    r"|can (tell|see|say|assure|promise|offer|help|try|give)|am (here|sorry|sure|glad|happy for|proud|not sure|a bot|no expert|not a|always here)|'m (here|sorry|sure|glad|happy for|proud|not sure|a bot|no expert|not a|always here|just saying)|'d|'ll)\b)"
+    r"\b(i|we)(('d| would| would have|'ll| will)? "
+    + _MANNER
+    + r"(think|guess|suggest|recommend|advise|believe|hope|bet|mean|promise|say|assume|suppose|imagine|doubt|agree"
+    r"|disagree|wonder|trust|swear|encourage|love you|care|know (you|that you|it's|its|it is|this|a |some|people|lots)"
+    r"|don't (think|want you|understand|see why|believe|mean)|dont think|see|read|saw|heard|want you|need you"
+    r"|would( not)? (be|go|try|say|do|start|look)|can (tell|see|say|assure|promise|offer|help|try|give)"
+    r"|am (here|sorry|sure|glad|happy for|proud|not sure|no expert|not a|always here)"
+    r"|'m (here|sorry|sure|glad|happy for|proud|not sure|no expert|not a|always here|just saying)"
+    r"|wish (you|u|i could (help|hug|do|be))|'d|'ll)\b)"
 )
 """How a speaker takes a stand, offers or advises in the first person: not a word about their own life."""
-_FIRST = re.compile(r"\b(i|i'm|im|i've|ive|i'd|i'll|me|my|mine|myself|we|we're|us|our)\b")
+_ADDRESSED = re.compile(
+    r"\b(tell|trust|believe|message|pm|dm|text|let|excuse|forgive|pardon|ask|give|send|inbox|call|to|for) (me|us)\b"
+    r"|\bmy (friend|dear|man|dude|guy|bad|english|opinion|advice|point|suggestion|prayers|thoughts|heart|love|best)\b"
+)
+"""Where the first person is only who is spoken to."""
+_FIRST = re.compile(r"\b(i|i'm|im|i've|ive|i'd|i'll|me|my|mine|myself)\b")
 _SECOND = re.compile(r"\b(you|you're|youre|you've|you'd|you'll|your|yours|yourself|u|ur|op)\b")
-_ADVICE_Q = re.compile(
-    r"\b(have|has|did|ever|had) (you|u|ya) (ever |already |even |not |actually |really )*(tried|try|considered|consider|thought (about|of)|looked into|seen a|been to a|talked to (a|your|any|someone)|spoken|reached|gone to a|heard of|checked)\b"
-    r"|\bwhy (don't|dont|not|wouldn't|can't) (you |u )?(just |try |maybe |not )*(try|go|call|talk|see|take|do|get|make|start|find|join|ask|look|move|leave|tell)\b|\b(how|what) about\b|\bwhat if you\b|\b(could|can|would|will|should) you (not |maybe |try|please|just|consider|talk|get|go|see|call|ask|reach|find)|\bmaybe\b|\btried \w+ing\b"
+_JUDGES = re.compile(
+    r"\b(that's|that is|thats|this is|it's|its|it is|sounds|how|pretty|so|very|really|absolutely|such|a|an|that|this|it"
+    r"|must be|just|truly|fucking)( must be| sounds| really| does| just| is| so| a)* "
+    r"(great|awesome|amazing|wonderful|fantastic|beautiful|lovely|incredible|impressive|sweet|adorable|brilliant|cool"
+    r"|good news|brave of you|huge|progress|sucks?|sad|awful|terrible|horrible|heartbreaking|heart breaking|rough|unfair"
+    r"|shitty|bullshit|tough|tragic|painful)\b"
+    r"|^(great|awesome|amazing|wonderful|fantastic|beautiful|lovely|yay|nice|cool|brilliant|woo|woohoo|hell yeah)\b"
+    r"|\bfuck (that|them|him|her|those)\b|\b(poor (you|girl|guy)|ouch|aww+|oh no|oh man|oh dear|damn|oof|yikes)\b"
 )
-_OFFER_Q = re.compile(
-    r"\b(want|wanna|need|like|care|down|wish) (to |a |some |someone )*(talk|chat|vent|pm|help|hug|friend|company|listen|share a|message|discuss|hang)|\b(can|may|could|how|what) (can |may |could )?(i|we) (be )?(of )?(any )?(help|assist|do for)\w*|\bmind if\b"
-)
-_RHETORIC_Q = re.compile(
-    r"\b(right|yeah|huh|eh|ok|okay|isn't it|don't you think|you know|know what i mean|doesn't it|isn't that|who cares|who knows|so what|am i right|why (would|should) (i|we|anyone)|who doesn't|what's the point|you know what|guess what|how (can|could|do|should|would) (i|we)|should (i|we)|(do|am|did|was|can|will|would) i\b|what (do|can|should|am|did) (i|we))[ ,a-z]{0,8}\?|\bmuch\?"
-)
-_WH = re.compile(
-    r"^(so |and |but |or |well |also |hey |ok |okay |hi |yeah |oh |wait |dude |man |bro |sorry |hmm |wow )*(,? ?)(what|what's|whats|why|how|hows|how's|when|where|who|which|whose)\b"
-)
-_AUX = re.compile(
-    r"\b(do|does|did|are|is|was|were|have|has|had|can|could|would|will|any|ever)(n't|nt)? (you|u|ya|your|ur|it|that|this|there|he|she|they|anyone|someone|family|friends|the)\b"
-)
-_BEGINS = re.compile(
-    r"(^|, |\. |(and|but|so|then) )(what('s|s)?|whats|how|why|when|where|who) (are|is|was|were|do|does|did|have|has|kind|sort|seems?|happen\w*|about|made|makes|long|often|much|else|can|would)( \w+)? ?(you|u|your|it|that|this|to|happen\w*|wrong|going|the|on|of)?\b"
-    r"|^(so |and |but |well |also |ok |okay |oh )*(do|does|did|are|is|was|were|have|has|had|any|anything|would) (you|u|your|it|he|she|they|there|this|that|family|friends)\b"
-)
-"""How a question begins where nobody typed its mark."""
-_ELLIPTIC = re.compile(
-    r"^(why|how come|how so|what happened|whats? (up|wrong)|like what|what's (up|wrong|going on|happening)|who|where|when|since when|such as|about what|in what way)\b"
-)
-_GENERIC = frozenset(
-    "what what's whats why how when happen happened happening happens wrong up going on feel feeling feels bother bothering bothered"
-    " think thinking mind matter make makes made you're tell talk more elaborate explain details detail say want wants help need"
-    " share sharing about problem problems going something anything everything exactly specifically bad way today now lately"
-    " so and but hey well okay ok hi friend buddy man dude bro mate op please little bit us me it it's its that this that's"
-    " is are am was do does did you your u can could would will be been feel like sad down depressed give on info information know"
-    " hello hi hey there doing good morning evening day week night holding days going i'm please ya u ur more ok sorry hear to"
-    " the a an to of in i'm here still anyway mean there happening really cause caused".split()
-)
-_TELL_ME = re.compile(
-    r"\b(tell (me|us)|talk) (a (little|bit) |some |a little bit |a bit )?(more|about (it|that|what))\b|\b(could|can|would) you (please )?(elaborate|explain|share|give|expand|tell)\b|\bcare to (elaborate|share|explain)\b|\bcurious\b.{0,40}\b(what|why|how)\b|\b(wondering|wonder) (how|what|why|if you)\b"
-)
+"""Sympathy with what happened to them. In a sentence about the speaker's own life it is a complaint of theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,81 +61,40 @@ class Act:
 
 
 def acts_of(sentence: Sentence) -> list[Act]:
-    """Return what a sentence does, at most one act an axis."""
+    """Return what a sentence does, at most one good act an axis."""
     text = plain(sentence.text)
-    found = []
-    question = question_act(sentence)
-    if question:
-        found.append(Act(question, sentence.text))
-    cued = _cued(text)
-    scores = reader(RUBRIC).shown(sentence.text, [w for w in sentence.words if w not in lexicon().feeling_of])
-    warm = _warmth(text, cued, scores)
-    if warm:
-        found.append(Act(warm, sentence.text))
-    if "A.neg.1.dismisses" in cued:
-        found.append(Act("A.neg.1.dismisses", sentence.text))
-    if not question:
-        known = _understanding(text, cued, scores)
-        if known:
-            found.append(Act(known, sentence.text))
-    return found
+    question = asks(sentence)
+    found = {
+        f"P.prog.{1 if question == 'invites' else 2}.{question}" if question else "",
+        *_felt(sentence, text, question != ""),
+    }
+    return [Act(anchor, sentence.text) for anchor in sorted(found) if anchor]
 
 
-def _cued(text: str) -> set[str]:
-    r = reader(RUBRIC)
-    return {r.acts[k].id for k in r.cues.found(text)}
+def _felt(sentence: Sentence, text: str, question: bool) -> set[str]:
+    """Return what a sentence shows on axes A and C."""
+    fitted = reader(RUBRIC)
+    cued = {fitted.acts[k].id for k in fitted.cues.found(text)}
+    kept = [w for w in sentence.words if w not in lexicon().feeling_of]
+    sure = {anchor for anchor, score in fitted.shown(sentence.text, kept).items() if score >= LIKE}
+    own = _own_life(text)
+    found = {_warmth(text, cued | sure, own), "A.neg.1.dismisses" if "A.neg.1.dismisses" in cued else ""}
+    return found if question else found | {_understanding(text, cued | sure, own)}
 
 
-def _warmth(text: str, cued: set[str], scores: dict[str, float]) -> str:
-    for anchor in ("A.prog.2.cares", "A.prog.1.wishes"):
-        if anchor in cued or scores.get(anchor, 0.0) >= LIKE:
-            return anchor
-    return ""
+def _own_life(text: str) -> bool:
+    """Whether a sentence tells of its speaker's own life."""
+    return _FIRST.search(text) is not None and not _STANCE.search(text) and not _ADDRESSED.search(text)
 
 
-LIKE = 0.5
-"""Score from which likeness to the examples alone is enough."""
+def _warmth(text: str, shown: set[str], own: bool) -> str:
+    if "A.prog.2.cares" in shown:
+        return "A.prog.2.cares"
+    return "A.prog.1.wishes" if "A.prog.1.wishes" in shown or (_JUDGES.search(text) and not own) else ""
 
 
-def _understanding(text: str, cued: set[str], scores: dict[str, float]) -> str:
-    own = _FIRST.search(text) is not None and not _STANCE.search(text)
-    if "C.prog.2.relates" in cued and not _STANCE.search(text):
+def _understanding(text: str, shown: set[str], own: bool) -> str:
+    told = own and len(text.split()) >= LEAST_TOLD and not _SECOND.search(text)
+    if told or ("C.prog.2.relates" in shown and not _STANCE.search(text)):
         return "C.prog.2.relates"
-    if own and len(text.split()) >= 4 and not _SECOND.search(text):
-        return "C.prog.2.relates"
-    if scores.get("C.prog.2.relates", 0.0) >= LIKE:
-        return "C.prog.2.relates"
-    if "C.prog.1.understands" in cued or scores.get("C.prog.1.understands", 0.0) >= LIKE:
-        return "C.prog.1.understands"
-    return ""
-
-
-def question_act(sentence: Sentence) -> str:
-    """Return which kind of question about the person a sentence is; "" for none.
-
-    Advice in the form of a question, an offer to talk, and a rhetorical question ask nothing about the person.
-    """
-    text = plain(sentence.text).strip()
-    told = _TELL_ME.search(text) is not None
-    begins = _BEGINS.search(text) is not None and len(sentence.words) <= 14
-    if not sentence.question and not told and not begins:
-        return ""
-    if _ADVICE_Q.search(text) or _RHETORIC_Q.search(text) or (_OFFER_Q.search(text) and not told):
-        return ""
-    about = _SECOND.search(text) is not None or _WH.match(text) is not None or _ELLIPTIC.match(text) is not None
-    if not about and not told and len(sentence.words) > 6:
-        return ""
-    if _FIRST.search(text) and not _SECOND.search(text):
-        return ""
-    specific = [w for w in sentence.words if w not in _GENERIC]
-    return "P.prog.2.explores" if specific else "P.prog.1.invites"
-
-
-def sentence_acts(text: str) -> list[Act]:
-    """Return what one sentence of plain text does."""
-    return acts_of(read_sentence(text))
-
-
-def anchor_level(anchor: str) -> int:
-    """Return the level of an anchor of the open rubric."""
-    return anchors_of(RUBRIC)[anchor].level
+    return "C.prog.1.understands" if "C.prog.1.understands" in shown else ""
