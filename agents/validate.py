@@ -15,12 +15,13 @@ from typing import TypeVar, cast
 
 from echo_env import agreement as ag
 from echo_env import agreement_sets as sets
-from echo_env import humandata as data
+from echo_env import humandata as files
+from echo_env import humanrecords as data
 from echo_env import registry
 from echo_env.agents.embedded.opentalk import open_profile
 from echo_env.agreement import Measure
 from echo_env.errors import RecordError, redact
-from echo_env.humandata import Part, Talk
+from echo_env.humanrecords import Part, Talk
 from echo_env.roles import Exchange, Judge, JudgeView
 from echo_env.types import Judgement, Record
 
@@ -177,7 +178,7 @@ class _Job:
 def _levels(job: _Job, bench: _Bench) -> dict[str, Measure]:
     judged: dict[str, tuple[Sequence[data.Labelled], sets.Judgements]] = {}
     measures: dict[str, Measure] = {}
-    for mechanism, rows in data.load_levels(job.path).items():
+    for mechanism, rows in files.load_levels(job.path).items():
         chosen = job.some(rows, lambda row: row.post)
         found = bench.replies([((), Exchange(row.post, row.reply)) for row in chosen])
         judged[mechanism] = (chosen, found)
@@ -191,12 +192,12 @@ def _levels(job: _Job, bench: _Bench) -> dict[str, Measure]:
 
 
 def _ratings(job: _Job, bench: _Bench) -> dict[str, Measure]:
-    talks = job.some(data.load_esconv(job.path), data.talk_key)
+    talks = job.some(files.load_esconv(job.path), data.talk_key)
     return sets.rating_agreement(talks, bench.talks(talks), job.seed)
 
 
 def _failed(job: _Job, bench: _Bench) -> dict[str, Measure]:
-    talks = [_begun(t) for t in job.some(data.load_failed(job.path), data.talk_key)]
+    talks = [_begun(t) for t in job.some(files.load_failed(job.path), data.talk_key)]
     measures = sets.failure_agreement(talks, bench.talks(talks), job.seed)
     if job.ceiling:
         measures["auc"] = measures["auc"].model_copy(update={"ceiling": sets.tfidf_failed(talks, job.seed)})
@@ -211,11 +212,11 @@ def _begun(talk: Talk) -> Talk:
 
 
 def _pairs(job: _Job, bench: _Bench) -> dict[str, Measure]:
-    return _preferences(data.load_pairs(job.path), job, bench)
+    return _preferences(files.load_pairs(job.path), job, bench)
 
 
 def _muffin(job: _Job, bench: _Bench) -> dict[str, Measure]:
-    return _preferences(data.load_muffin(job.path), job, bench)
+    return _preferences(files.load_muffin(job.path), job, bench)
 
 
 def _preferences(pairs: list[data.Pair], job: _Job, bench: _Bench) -> dict[str, Measure]:
@@ -226,7 +227,7 @@ def _preferences(pairs: list[data.Pair], job: _Job, bench: _Bench) -> dict[str, 
 
 
 def _sage(job: _Job, bench: _Bench) -> dict[str, Measure]:
-    talks = job.some(data.load_sage(job.path), data.talk_key)
+    talks = job.some(files.load_sage(job.path), data.talk_key)
     return sets.sage_agreement(talks, bench.talks(talks), job.seed)
 
 

@@ -18,6 +18,8 @@ from echo_env.types import Record
 
 Numbers = NDArray[np.float64]
 Indices = NDArray[np.int64]
+Groups = Sequence[str] | NDArray[np.str_]
+"""Each row's conversation or post."""
 Statistic = Callable[[Indices], float | None]
 """A measure of some rows of the data."""
 
@@ -117,11 +119,11 @@ def spearman(x: Numbers, y: Numbers) -> float | None:
 def residual(y: Numbers, controls: Numbers) -> Numbers:
     """Return what of y a linear fit on controls, shape (rows, k), and a constant leaves."""
     x = np.column_stack([controls, np.ones(len(y))])
-    solved: Numbers = np.linalg.lstsq(x, y, rcond=None)[0]
+    solved = np.linalg.lstsq(x, y, rcond=None)[0]
     return np.asarray(y - x @ solved, dtype=np.float64)
 
 
-def within(x: Numbers, groups: Sequence[str]) -> Numbers:
+def within(x: Numbers, groups: Groups) -> Numbers:
     """Return x less its mean in each group; shape of x, columns included."""
     _, member = np.unique(np.asarray(groups), return_inverse=True)
     counts = np.bincount(member)
@@ -137,7 +139,7 @@ def partial(x: Numbers, y: Numbers, controls: Numbers) -> float | None:
     return pearson(residual(x, controls), residual(y, controls))
 
 
-def within_partial(x: Numbers, y: Numbers, controls: Numbers, groups: Sequence[str]) -> float | None:
+def within_partial(x: Numbers, y: Numbers, controls: Numbers, groups: Groups) -> float | None:
     """Return the within-group correlation of x and y, the controls partialled out. Groups of one say nothing."""
     return partial(within(x, groups), within(y, groups), within(controls, groups))
 

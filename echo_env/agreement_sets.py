@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from echo_env import agreement as ag
 from echo_env.agreement import Indices, Measure, Numbers
-from echo_env.humandata import Labelled, Pair, Talk
+from echo_env.humanrecords import Labelled, Pair, Talk
 from echo_env.types import Evidence, Judgement, Levels
 
 Judgements = Sequence[Judgement | None]
@@ -35,7 +35,7 @@ _FINDS: dict[str, Callable[[Evidence], bool]] = {
     "interpretations": lambda e: e.axis == "C",
     "explorations": lambda e: ag.asks(e.quote),
 }
-"""Which of a judge's good evidence stands for a mechanism: axis A, axis C, and on any axis what it quotes as a question."""
+"""Which of a judge's good evidence stands for a mechanism: axis A; axis C; on any axis what it quotes as a question."""
 
 
 def level_of(mechanism: str, judgement: Judgement) -> int:
@@ -157,7 +157,7 @@ def rating_agreement(talks: Sequence[Talk], judged: Sequence[Judgements], seed: 
         return ag.pearson(ag.within(x, ids), ag.within(rated, ids))
 
     trivial = {name: inside(controls[:, k]) for k, name in enumerate(("turn number", "length", "question mark"))}
-    names = np.array(ids)
+    names = np.array(ids, dtype=np.str_)
     return {
         "within_r": ag.measured(
             lambda i: ag.pearson(ag.within(score[i], names[i]), ag.within(rated[i], names[i])),
@@ -179,7 +179,8 @@ def _fitted(controls: Numbers, rated: Numbers, ids: Sequence[str]) -> float | No
     """Return the multiple correlation of the controls with the ratings, within conversations."""
     y = ag.within(rated, ids)
     left = ag.residual(y, ag.within(controls, ids)) if len(y) > 4 else y
-    return float(np.sqrt(max(0.0, 1 - (left @ left) / (y @ y)))) if y @ y > 0 else None
+    total = float(y @ y)
+    return float(np.sqrt(max(0.0, 1 - float(left @ left) / total))) if total > 0 else None
 
 
 def failure_agreement(talks: Sequence[Talk], judged: Sequence[Judgements], seed: int) -> dict[str, Measure]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from echo_env.agents.validate import Validation
-    from echo_env.humandata import Part
+    from echo_env.humanrecords import Part
 
 app = typer.Typer(
     name="validate",
@@ -37,7 +36,7 @@ def _root() -> None:
 @app.command("data")
 def data_() -> None:
     """List the data sets that judges can be validated on: what they are, their licences, where to get them."""
-    from echo_env.humandata import SOURCES
+    from echo_env.humanrecords import SOURCES
 
     for s in SOURCES.values():
         typer.echo(f"{s.name}\n  {s.what}\n  licence: {s.licence}\n  from:    {s.where}\n  --data:  {s.files}")
@@ -57,13 +56,12 @@ def judge(
     format_: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.text,
 ) -> None:
     """Judge what people wrote and rated, and print how far the judge agrees with them."""
-    from echo_env.humandata import need_part, source
+    from echo_env.humanrecords import need_part, source
 
     source(dataset)
     found = _with_bar(dataset, data, judge, need_part(part), limit, seed, ceiling)
     if format_ is Format.json:
         typer.echo(found.model_dump_json(indent=1))
-        json.loads(found.model_dump_json())
     else:
         _print(found)
     if not found.trusted:

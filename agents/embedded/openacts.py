@@ -44,7 +44,7 @@ _JUDGES = re.compile(
     r"\b(that's|that is|thats|this is|it's|its|it is|sounds|how|pretty|so|very|really|absolutely|such|a|an|that|this|it"
     r"|must be|just|truly|fucking)( must be| sounds| really| does| just| is| so| a)* "
     r"(great|awesome|amazing|wonderful|fantastic|beautiful|lovely|incredible|impressive|sweet|adorable|brilliant|cool"
-    r"|good news|brave of you|huge|progress|sucks?|sad|awful|terrible|horrible|heartbreaking|heart breaking|rough|unfair"
+    r"|good news|brave of you|huge|progress|sucks?|sad|awful|terrible|horrible|heart ?breaking|rough|unfair"
     r"|shitty|bullshit|tough|tragic|painful)\b"
     r"|^(great|awesome|amazing|wonderful|fantastic|beautiful|lovely|yay|nice|cool|brilliant|woo|woohoo|hell yeah)\b"
     r"|\bfuck (that|them|him|her|those)\b|\b(poor (you|girl|guy)|ouch|aww+|oh no|oh man|oh dear|damn|oof|yikes)\b"

@@ -13,6 +13,7 @@ from echo_env.agents.embedded.judge import EmbeddedJudge
 from echo_env.agents.embedded.language import read
 from echo_env.agents.embedded.openacts import RUBRIC, acts_of
 from echo_env.agents.embedded.opentalk import is_open, tidy
+from echo_env.errors import RoleFailure
 from echo_env.roles import Exchange, JudgeView
 from echo_env.types import AXES, Evidence, Judgement, Levels
 
@@ -29,9 +30,15 @@ class OpenJudge:
         self._world = EmbeddedJudge(BASE)
 
     async def judge(self, view: JudgeView) -> Judgement:
-        """Judge the newest exchange of a view. The same view always gives the same judgement."""
+        """Judge the newest exchange of a view. The same view always gives the same judgement.
+
+        Raises:
+            RoleFailure: The talk is not in English.
+        """
         if not is_open(view.profile):
             return await self._world.judge(view)
+        if view.profile.language != "en":
+            raise RoleFailure(f"this judge reads English, not '{view.profile.language}'")
         plain = JudgeView(view.profile, tuple(_tidied(e) for e in view.history), _tidied(view.exchange))
         # what was said has grown since the last turn, and the profile with it: the ledger is played anew
         found = await EmbeddedJudge(BASE).judge(plain)
@@ -45,17 +52,17 @@ def _tidied(exchange: Exchange) -> Exchange:
     return Exchange(tidy(exchange.user), tidy(exchange.reply))
 
 
-_SHARED = frozenset(
-    "C.prog.1.reflects C.prog.2.connects C.prog.2.reframes A.neg.1.cold A.neg.1.minimises A.neg.1.circles A.neg.2.judges"
-    " A.neg.2.repeats C.neg.1.parrots C.neg.2.gaslights P.neg.2.denies".split()
-)
+_SPOILS = frozenset({"A.neg.2.judges", "A.neg.2.repeats", "C.neg.1.parrots", "C.neg.2.gaslights", "P.neg.2.denies"})
+"""Harm that leaves nothing good in the sentence that does it."""
+_SHARED = _SPOILS | {
+    "C.prog.1.reflects", "C.prog.2.connects", "C.prog.2.reframes", "A.neg.1.cold", "A.neg.1.minimises",
+    "A.neg.1.circles",
+}  # fmt: skip
 """Findings of the world's judge that hold in open talk too: what was taken up, form, repetition, harm.
 
 Left out is what rests on knowing this person: needs, feelings that only show, relations, whether advice was due, and
 that comfort in general terms is hollow: there it is all that a stranger has.
 """
-_SPOILS = frozenset("A.neg.2.judges A.neg.2.repeats C.neg.1.parrots C.neg.2.gaslights P.neg.2.denies".split())
-"""Harm that leaves nothing good in the sentence that does it."""
 
 
 def _shared(found: Judgement) -> list[Evidence]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from echo_env.agents.embedded.language import Sentence, plain
+from echo_env.agents.embedded.language import Sentence, plain, words
 
 Asks = Literal["", "invites", "explores"]
 
@@ -76,15 +76,17 @@ _FIRST = _any("i", "i'm", "im", "i've", "ive", "i'd", "i'll", "me", "my", "mine"
 _SECOND = _any("you", "you're", "youre", "you've", "you'd", "you'll", "your", "yours", "yourself", "u", "ur", "op")
 
 _GENERIC = frozenset(
-    "what what's whats why how hows when who is are am was were do does did can could will would be been the a an to of"
-    " in on for about with from at it it's its that this that's there you your u ya ur yourself i'm me us we here"
-    " happen happened happening happens wrong up going doing feel feeling feels felt bother bothering bothered think"
-    " thinking mind matter make makes made making tell talk more elaborate explain add detail details say want wants"
-    " wanting need help helps share sharing problem problems issue issues trouble situation something anything"
-    " everything exactly specifically particular reason reasons info information post so and but any some kind kinda"
-    " kind of stuff like way bad sad down depressed upset today now lately right day week night morning evening good"
-    " hi hello hey well okay ok yeah oh friend buddy man dude bro mate op please little bit give still anyway mean"
-    " really cause caused know let holding all alright".split()
+    words(
+        "what what's whats why how hows when who is are am was were do does did can could will would be been the"
+        " a an to of in on for about with from at it it's its that this that's there you your u ya ur yourself i'm"
+        " me us we here happen happened happening happens wrong up going doing feel feeling feels felt bother"
+        " bothering bothered think thinking mind matter make makes made making tell talk more elaborate explain"
+        " add detail details say want wants wanting need help helps share sharing problem problems issue issues"
+        " trouble situation something anything everything exactly specifically particular reason reasons info"
+        " information post so and but any some kind kinda stuff like way bad sad down depressed upset today now"
+        " lately right day week night morning evening good hi hello hey well okay ok yeah oh friend buddy man dude"
+        " bro mate op please little bit give still anyway mean really cause caused know let holding all alright"
+    )
 )
 """Words of which a question that fits anybody is made."""
 

@@ -22,7 +22,7 @@ SENSED = 0.35
 """Score of the ear from which a sentence is taken to show a feeling that it does not name."""
 
 _PERSONA = Persona(
-    name="Somebody", age=30, job="not known", traits=("not known", "a stranger"), register="plain",
+    name="Somebody", age=30, job="not known", traits=("not known", "a stranger"), register_="plain",
     speech="As in their messages.", defensiveness="low",
 )  # fmt: skip
 _SITUATION = Situation(summary="Told in their own messages.", trigger="Told in their own messages.")
@@ -103,7 +103,6 @@ _NOT = re.compile(
     r"\b(do|does|did|is|are|was|were|have|has|had|would|could|should|ca|wo|ai) (n['\u2019]t)\b", re.IGNORECASE
 )
 _STOP = re.compile(r"[ \t]+([.,!?;:%)\]\u2026])")
-_LONE_I = re.compile(r"(?<![\w'])i(?=['\u2019 ]|$)")
 
 
 def tidy(text: str) -> str:
