@@ -2,7 +2,8 @@
 
 Conversations with ratings during the talk (ESConv), conversations that people called failed beside normal ones, pairs
 of replies with preferences, replies labelled by level with the words that show it, and recorded conversations with a
-simulator and its emotion points. A file that does not hold what it must is a `RecordError` that names the file and the line or entry.
+simulator and its emotion points. A file that does not hold what it must is a `RecordError` that names the file and the
+line or entry.
 """
 
 from __future__ import annotations
