@@ -125,7 +125,7 @@ def validate(
     part: Part = "working",
     limit: int | None = None,
     seed: int = 0,
-    ceiling: bool = False,
+    supervised: bool = False,
     tell: Tell = lambda done, total: None,
 ) -> Validation:
     """Judge a data set and measure the judge's agreement with the people behind it.
@@ -137,18 +137,18 @@ def validate(
         part: "working" to build with, "test" to read once, "all".
         limit: So many conversations, posts or pairs, drawn by the seed.
         seed: Seed of the draw and of the bootstrap.
-        ceiling: Fit a supervised TF-IDF model too, as a yardstick (needs scikit-learn).
+        supervised: Fit a TF-IDF model to the labels too, cross-validated, as a yardstick (needs scikit-learn).
         tell: Told of progress.
 
     Raises:
         ConfigError: The data set or the judge is unknown.
         RecordError: The files do not hold what they must.
-        MissingExtra: `ceiling` without scikit-learn.
+        MissingExtra: `supervised` without scikit-learn.
     """
     found = data.source(dataset)
     make, name = _judge_maker(judge)
     bench = _Bench(make, tell, name)
-    measures = _MEASURES[dataset](_Job(path, part, limit, seed, ceiling), bench)
+    measures = _MEASURES[dataset](_Job(path, part, limit, seed, supervised), bench)
     return Validation(
         dataset=dataset, part=part, split_seed=data.SPLIT_SEED, judge=name, licence=found.licence, where=found.where,
         n=bench.n, unjudged=bench.unjudged, failures=bench.failures, measures=measures,
@@ -163,7 +163,7 @@ class _Job:
     part: Part
     limit: int | None
     seed: int
-    ceiling: bool
+    supervised: bool
 
     def some(self, items: Sequence[T], key: Callable[[T], str]) -> list[T]:
         """Return the part's items, or so many of them."""
@@ -183,10 +183,10 @@ def _levels(job: _Job, bench: _Bench) -> dict[str, Measure]:
         found = bench.replies([((), Exchange(row.post, row.reply)) for row in chosen])
         judged[mechanism] = (chosen, found)
         mine = sets.levels_agreement(mechanism, chosen, found, job.seed)
-        if job.ceiling:
+        if job.supervised:
             for kind, value in sets.tfidf_levels(chosen, job.seed).items():
                 key = f"{mechanism}.{kind}"
-                mine[key] = mine[key].model_copy(update={"ceiling": value})
+                mine[key] = _beside(mine[key], value)
         measures |= mine
     return measures | sets.pooled_evidence(judged, job.seed)
 
@@ -199,9 +199,14 @@ def _ratings(job: _Job, bench: _Bench) -> dict[str, Measure]:
 def _failed(job: _Job, bench: _Bench) -> dict[str, Measure]:
     talks = [_begun(t) for t in job.some(files.load_failed(job.path), data.talk_key)]
     measures = sets.failure_agreement(talks, bench.talks(talks), job.seed)
-    if job.ceiling:
-        measures["auc"] = measures["auc"].model_copy(update={"ceiling": sets.tfidf_failed(talks, job.seed)})
+    if job.supervised:
+        measures["auc"] = _beside(measures["auc"], sets.tfidf_failed(talks, job.seed))
     return measures
+
+
+def _beside(measure: Measure, supervised: float | None) -> Measure:
+    """Return a measure with a supervised model's figure among its baselines."""
+    return measure.model_copy(update={"baselines": {**measure.baselines, "supervised TF-IDF": supervised}})
 
 
 def _begun(talk: Talk) -> Talk:

@@ -40,7 +40,7 @@ class Measure(Record):
     """Rows behind it."""
     baselines: dict[str, float | None] = Field(default_factory=dict)
     ceiling: float | None = None
-    """What people, or a supervised model, reach; None where that was not measured."""
+    """What people reach among themselves; None where that was not measured."""
     note: str = ""
 
 

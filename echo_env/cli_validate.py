@@ -50,8 +50,8 @@ def judge(
     part: Annotated[str, typer.Option(help="working, test (read it once) or all.")] = "working",
     limit: Annotated[int | None, typer.Option(min=1, help="So many conversations, replies or pairs.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the draw and of the bootstrap.")] = 0,
-    ceiling: Annotated[
-        bool, typer.Option("--ceiling", help="Fit a supervised TF-IDF model beside it (needs scikit-learn).")
+    supervised: Annotated[
+        bool, typer.Option("--supervised", help="Fit a TF-IDF model to the labels as a yardstick (needs scikit-learn).")
     ] = False,
     format_: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.text,
 ) -> None:
@@ -59,7 +59,7 @@ def judge(
     from echo_env.humanrecords import need_part, source
 
     source(dataset)
-    found = _with_bar(dataset, data, judge, need_part(part), limit, seed, ceiling)
+    found = _with_bar(dataset, data, judge, need_part(part), limit, seed, supervised)
     if format_ is Format.json:
         typer.echo(found.model_dump_json(indent=1))
     else:
@@ -70,7 +70,7 @@ def judge(
 
 
 def _with_bar(
-    dataset: str, data: Path, judge: str, part: Part, limit: int | None, seed: int, ceiling: bool
+    dataset: str, data: Path, judge: str, part: Part, limit: int | None, seed: int, supervised: bool
 ) -> Validation:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -81,7 +81,7 @@ def _with_bar(
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"judging {dataset}", total=None)
         return validate(
-            dataset, data, judge=judge, part=part, limit=limit, seed=seed, ceiling=ceiling,
+            dataset, data, judge=judge, part=part, limit=limit, seed=seed, supervised=supervised,
             tell=lambda done, total: bar.update(task, total=total, completed=done),
         )  # fmt: skip
 

@@ -265,11 +265,19 @@ def test_json_on_the_command_line(tmp_path: Path) -> None:
     assert all(name in listed for name in data.SOURCES)
 
 
+def test_a_supervised_model_stands_among_the_baselines(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    rows = [("oh so sorry", 2, "sorry|"), ("well well now", 0, "")] * 15
+    found = validate("epitome", levels_file(tmp_path, *rows), judge="sorry", part="all", supervised=True)
+    baselines = found.measures["emotional-reactions.macro_f1"].baselines
+    assert baselines["supervised TF-IDF"] == pytest.approx(1.0)
+
+
 def test_mistakes_are_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown data set"):
         validate("epitomy", tmp_path)
-    with pytest.raises(ConfigError, match="unknown judge 'sory'"):
-        validate("epitome", levels_file(tmp_path, ("a", 0, "")), judge="sory")
+    with pytest.raises(ConfigError, match="unknown judge 'sorryy'"):
+        validate("epitome", levels_file(tmp_path, ("a", 0, "")), judge="sorryy")
     with pytest.raises(RecordError, match="is empty"):
         validate("epitome", levels_file(tmp_path), part="all")
 
@@ -387,7 +395,7 @@ def test_what_it_shares_with_the_world_s_judge_is_there() -> None:
 
 @pytest.mark.skipif(not (SHARED / "epitome_dev").is_dir(), reason="the shared data is not here")
 def test_levels_and_evidence_on_a_sample_of_the_working_part() -> None:
-    found = validate("epitome", SHARED / "epitome_dev", part="working", limit=300).measures
+    found = validate("epitome", SHARED / "epitome_dev", part="working", limit=200).measures
     figure = {name: m.value or 0.0 for name, m in found.items()}
     assert figure["emotional-reactions.spearman"] > 0.45
     assert figure["interpretations.spearman"] > 0.35

@@ -46,7 +46,8 @@ _JUDGES = re.compile(
     r"(great|awesome|amazing|wonderful|fantastic|beautiful|lovely|incredible|impressive|sweet|adorable|brilliant|cool"
     r"|good news|brave of you|huge|progress|sucks?|sad|awful|terrible|horrible|heart ?breaking|rough|unfair"
     r"|shitty|bullshit|tough|tragic|painful)\b"
-    r"|^(great|awesome|amazing|wonderful|fantastic|beautiful|lovely|yay|nice|cool|brilliant|woo|woohoo|hell yeah)(?= ?[.!,:]|$)"
+    r"|^(great|awesome|amazing|wonderful|fantastic|beautiful|lovely|yay|nice|cool|brilliant|woo|woohoo|hell yeah)"
+    r"(?= ?[.!,:]|$)"
     r"|\bfuck (that|them|him|her|those)\b|\b(poor (you|girl|guy)|ouch|aww+|oh no|oh man|oh dear|damn|oof|yikes)\b"
 )
 """Sympathy with what happened to them. In a sentence about the speaker's own life it is a complaint of theirs."""
