@@ -107,10 +107,10 @@ class _Bench:
         return found
 
 
-def _judge_maker(name: str) -> tuple[Callable[[], Judge], str]:
+def _judge_maker(name: str, as_is: bool = False) -> tuple[Callable[[], Judge], str]:
     """Return a maker of judges and the judge's id. A judge may name the form of itself that is meant for open talk."""
     made = registry.resolve("judge", name)
-    form = getattr(made, "open_talk", None)
+    form = None if as_is else getattr(made, "open_talk", None)
     if isinstance(form, str):
         made = registry.resolve("judge", form)
     make = cast("Callable[[], Judge]", made)
@@ -122,6 +122,7 @@ def validate(
     path: Path,
     *,
     judge: str = "embedded",
+    as_is: bool = False,
     part: Part = "working",
     limit: int | None = None,
     seed: int = 0,
@@ -134,6 +135,7 @@ def validate(
         dataset: A name in `humandata.SOURCES`.
         path: Its file or folder.
         judge: Registered name or module:attribute.
+        as_is: Take the judge itself, even where it names another form of itself for open talk.
         part: "working" to build with, "test" to read once, "all".
         limit: So many conversations, posts or pairs, drawn by the seed.
         seed: Seed of the draw and of the bootstrap.
@@ -146,7 +148,7 @@ def validate(
         MissingExtra: `supervised` without scikit-learn.
     """
     found = data.source(dataset)
-    make, name = _judge_maker(judge)
+    make, name = _judge_maker(judge, as_is)
     bench = _Bench(make, tell, name)
     measures = _MEASURES[dataset](_Job(path, part, limit, seed, supervised), bench)
     return Validation(

@@ -47,6 +47,9 @@ def judge(
     dataset: Annotated[str, typer.Argument(help="epitome, esconv, failed, muffin, pairs or sage.")],
     data: Annotated[Path, typer.Option(help="Its file or folder; see  echo-env validate data.")],
     judge: Annotated[str, typer.Option(help="Registered name or module:attribute.")] = "embedded",
+    as_is: Annotated[
+        bool, typer.Option("--as-is", help="Not its form for open talk, where it has one, but the judge itself.")
+    ] = False,
     part: Annotated[str, typer.Option(help="working, test (read it once) or all.")] = "working",
     limit: Annotated[int | None, typer.Option(min=1, help="So many conversations, replies or pairs.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the draw and of the bootstrap.")] = 0,
@@ -59,7 +62,7 @@ def judge(
     from echo_env.humanrecords import need_part, source
 
     source(dataset)
-    found = _with_bar(dataset, data, judge, need_part(part), limit, seed, supervised)
+    found = _with_bar(dataset, data, judge, as_is, need_part(part), limit, seed, supervised)
     if format_ is Format.json:
         typer.echo(found.model_dump_json(indent=1))
     else:
@@ -70,7 +73,7 @@ def judge(
 
 
 def _with_bar(
-    dataset: str, data: Path, judge: str, part: Part, limit: int | None, seed: int, supervised: bool
+    dataset: str, data: Path, judge: str, as_is: bool, part: Part, limit: int | None, seed: int, supervised: bool
 ) -> Validation:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -81,7 +84,7 @@ def _with_bar(
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"judging {dataset}", total=None)
         return validate(
-            dataset, data, judge=judge, part=part, limit=limit, seed=seed, supervised=supervised,
+            dataset, data, judge=judge, as_is=as_is, part=part, limit=limit, seed=seed, supervised=supervised,
             tell=lambda done, total: bar.update(task, total=total, completed=done),
         )  # fmt: skip
 

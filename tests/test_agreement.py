@@ -265,6 +265,12 @@ def test_json_on_the_command_line(tmp_path: Path) -> None:
     assert all(name in listed for name in data.SOURCES)
 
 
+def test_the_embedded_judge_is_represented_by_its_open_form(tmp_path: Path) -> None:
+    folder = levels_file(tmp_path, ("I am so sorry for your loss", 2, ""), ("no", 0, ""), ("yes", 0, ""))
+    assert validate("epitome", folder, part="all").judge == OpenJudge.id
+    assert validate("epitome", folder, part="all", as_is=True).judge == EmbeddedJudge.id
+
+
 def test_a_supervised_model_stands_among_the_baselines(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     rows = [("oh so sorry", 2, "sorry|"), ("well well now", 0, "")] * 15
