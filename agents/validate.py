@@ -200,10 +200,7 @@ def _ratings(job: _Job, bench: _Bench) -> dict[str, Measure]:
 
 def _failed(job: _Job, bench: _Bench) -> dict[str, Measure]:
     talks = [_begun(t) for t in job.some(files.load_failed(job.path), data.talk_key)]
-    measures = sets.failure_agreement(talks, bench.talks(talks), job.seed)
-    if job.supervised:
-        measures["auc"] = _beside(measures["auc"], sets.tfidf_failed(talks, job.seed))
-    return measures
+    return sets.failure_agreement(talks, bench.talks(talks), job.seed, job.supervised)
 
 
 def _beside(measure: Measure, supervised: float | None) -> Measure:

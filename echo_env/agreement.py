@@ -257,10 +257,11 @@ def first_tokens(replies: Sequence[str], limit: int) -> list[str]:
     """Return the first `limit` normalised tokens of a row of replies, as the replies that they make up."""
     kept = []
     for reply in replies:
-        found = normalised(reply)[: max(0, limit)]
+        if limit <= 0:
+            break
+        found = normalised(reply)[:limit]
         limit -= len(found)
-        if found:
-            kept.append(" ".join(found))
+        kept.append(" ".join(found))
     return kept
 
 

@@ -183,10 +183,13 @@ def _fitted(controls: Numbers, rated: Numbers, ids: Sequence[str]) -> float | No
     return float(np.sqrt(max(0.0, 1 - float(left @ left) / total))) if total > 0 else None
 
 
-def failure_agreement(talks: Sequence[Talk], judged: Sequence[Judgements], seed: int) -> dict[str, Measure]:
+def failure_agreement(
+    talks: Sequence[Talk], judged: Sequence[Judgements], seed: int, supervised: bool = False
+) -> dict[str, Measure]:
     """Measure how well a judge's mean net level tells normal conversations from failed ones.
 
-    The talks are those that were judged: cut to the first normalised tokens.
+    The talks are those that were judged: cut to the first normalised tokens. With `supervised`, a TF-IDF model fitted
+    to the labels stands among the baselines.
     """
     kept = [(t, [j for j in js if j is not None]) for t, js in zip(talks, judged, strict=True)]
     kept = [(t, js) for t, js in kept if js and t.failed is not None]
@@ -199,6 +202,8 @@ def failure_agreement(talks: Sequence[Talk], judged: Sequence[Judgements], seed:
     turns = np.array([float(len(t.exchanges)) for t, _ in kept])
     asked = np.array([np.mean([ag.asks(e.reply) for e in t.exchanges]) for t, _ in kept], dtype=np.float64)
     trivial = {"length": length, "fewer turns": -turns, "question mark": asked}
+    if supervised:
+        trivial["supervised TF-IDF"] = tfidf_failed([t for t, _ in kept], seed)
     return {
         "auc": ag.measured(
             lambda i: ag.auc(score[i], normal[i]),
@@ -315,15 +320,17 @@ def tfidf_levels(rows: Sequence[Labelled], seed: int) -> dict[str, float | None]
     }
 
 
-def tfidf_failed(talks: Sequence[Talk], seed: int) -> float | None:
-    """Return the AUC of a supervised TF-IDF model on the supporters' words, cross-validated.
+def tfidf_failed(talks: Sequence[Talk], seed: int) -> Numbers:
+    """Return the chance that each talk is a normal one, by a supervised TF-IDF model on the supporter's words.
+
+    Cross-validated: no talk is scored by a model that has seen its label.
 
     Raises:
         MissingExtra: scikit-learn is not installed.
     """
     y = np.array([not t.failed for t in talks], dtype=np.int64)
     text = [" ".join(e.reply for e in t.exchanges) for t in talks]
-    return ag.auc(_tfidf(text, y, [t.id for t in talks], seed)[:, 1], y == 1)
+    return np.asarray(_tfidf(text, y, [t.id for t in talks], seed)[:, 1], dtype=np.float64)
 
 
 def _tfidf(texts: list[str], y: Indices, groups: list[str], seed: int) -> Numbers:

@@ -80,20 +80,16 @@ def _open_evidence(view: JudgeView, found: Judgement) -> list[Evidence]:
     for sentence in sentences:
         if sentence.words not in said and sentence.text not in spoiled:
             evidence += [_evidence(act.anchor, act.quote) for act in acts_of(sentence)]
-    told = read(view.exchange.user).content
-    if len(told) >= TOLD and not evidence:
-        words = sum(len(s.words) for s in sentences)
-        if not any(s.content & told for s in sentences):
-            evidence.append(_evidence("C.neg.1.passes", view.exchange.reply))
-        if words <= FEW_WORDS:
-            evidence.append(_evidence("A.neg.1.brushes", view.exchange.reply))
+    words = sum(len(s.words) for s in sentences)
+    if 0 < words <= FEW_WORDS and len(read(view.exchange.user).content) >= TOLD:
+        evidence.append(_evidence("A.neg.1.brushes", view.exchange.reply))
     return evidence
 
 
 TOLD = 2
 """Content words of a message from which it has told something."""
-FEW_WORDS = 6
-"""Words of a reply that leave no room for more than a formula."""
+FEW_WORDS = 8
+"""Words of a reply that leave no room for more than a formula or a bare question."""
 
 
 def _evidence(anchor: str, quote: str) -> Evidence:
