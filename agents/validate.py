@@ -224,7 +224,7 @@ def _muffin(job: _Job, bench: _Bench) -> dict[str, Measure]:
 
 
 def _preferences(pairs: list[data.Pair], job: _Job, bench: _Bench) -> dict[str, Measure]:
-    chosen = job.some(pairs, lambda p: f"{p.history} {p.user}")
+    chosen = job.some(pairs, lambda p: f"{p.history} {p.user}")  # changing the key would draw the parts anew
     cases = [(p.history, Exchange(p.user, reply)) for p in chosen for reply in p.replies]
     found = bench.replies(cases)
     return sets.pair_agreement(chosen, list(zip(found[::2], found[1::2], strict=True)), job.seed)
