@@ -53,7 +53,10 @@ ATTACKS: dict[str, str] = {
 
 _TARGETS: dict[str, dict[str, str]] = {
     "backend": {"embedded": "echo_env.agents.embedded:cast"},
-    "judge": {"embedded": "echo_env.agents.embedded.judge:EmbeddedJudge"},
+    "judge": {
+        "embedded": "echo_env.agents.embedded.judge:EmbeddedJudge",
+        "embedded-open": "echo_env.agents.embedded.openjudge:OpenJudge",
+    },
     "actor": {"embedded": "echo_env.agents.embedded.actor:EmbeddedActor"},
     "director": {"embedded": "echo_env.agents.embedded.director:EmbeddedDirector"},
     "policy": {

@@ -29,6 +29,7 @@ AT_TOP = {
     "agents": {"numpy", "pydantic", "yaml", "wordllama", "snowballstemmer"},
     "echo_env.cli": {"typer"},
     "echo_env.cli_redteam": {"typer"},
+    "echo_env.cli_validate": {"typer"},
     "echo_env.tables": {"rich"},
 }
 """What a layer, or a single module, may import when it is imported; anything else comes lazily, inside functions."""
