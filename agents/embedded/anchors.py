@@ -19,9 +19,8 @@ from pydantic import Field
 from echo_env.agents.embedded.encoders import SCALES, Encoder, Scale, encoder_of
 from echo_env.agents.embedded.language import Vec, lexicon, plain, words
 from echo_env.errors import ScenarioError
-from echo_env.profiles import data_root
+from echo_env.rubrics import read_rubric, rubric_path
 from echo_env.types import Axis, Record
-from echo_env.yamlfiles import read_yaml
 
 FALSE_ALARMS = {"prog": 0.12, "neg": 0.01}
 """Share of the rubric's other sentences that may pass for an act, by direction. Generous for good acts, which count
@@ -63,11 +62,10 @@ def rubric(name: str) -> Rubric:
     Raises:
         ScenarioError: There is no such rubric, or it is malformed.
     """
-    path = data_root() / "rubrics" / f"{name}.yaml"
     try:
-        return Rubric.model_validate(read_yaml(path))
+        return Rubric.model_validate(read_rubric(name))
     except ValueError as e:
-        raise ScenarioError(f"{path}: {e}") from None
+        raise ScenarioError(f"{rubric_path(name)}: {e}") from None
 
 
 @lru_cache(maxsize=8)
@@ -76,7 +74,7 @@ def anchors_of(name: str) -> dict[str, Anchor]:
     return {a.id: a for a in rubric(name).anchors}
 
 
-def _can_hurt(anchor: Anchor) -> bool:
+def can_hurt(anchor: Anchor) -> bool:
     """Whether an act can count against a reply: harm, and advice, which may come too early."""
     return anchor.level < 0 or anchor.id == "P.prog.1.advises"
 
@@ -89,7 +87,7 @@ class Cues:
     """
 
     def __init__(self, acts: tuple[Anchor, ...]) -> None:
-        self._harm = [_can_hurt(anchor) for anchor in acts]
+        self._harm = [can_hurt(anchor) for anchor in acts]
         by_word: dict[str, dict[int, list[str]]] = {}
         self._anywhere: list[tuple[int, re.Pattern[str]]] = []
         for k, anchor in enumerate(acts):
@@ -206,7 +204,7 @@ class Reader:
         for k, (anchor, score, least) in enumerate(zip(self.acts, scores.tolist(), self.thresholds, strict=True)):
             if k in cued:
                 least = min(self.scale.cued_least, least)
-            elif disowned and _can_hurt(anchor) and anchor.axis != "C":
+            elif disowned and can_hurt(anchor) and anchor.axis != "C":
                 continue
             if score >= least:
                 found[anchor.id] = score
@@ -221,9 +219,25 @@ class Reader:
         return np.concatenate([*parts, np.array(tail, dtype=np.float32)]), cued
 
 
-@lru_cache(maxsize=8)
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A reader, and how it scores its own examples."""
+
+    reader: Reader
+    shown: NDArray[np.bool_]
+    """Whether an example shows an act, shape (examples, acts)."""
+    unseen: NDArray[np.float64]
+    """Its score for each act, as if it had been left out of the fit; the same shape."""
+
+
 def reader(name: str, encoder: str = "wordllama") -> Reader:
-    """Fit a rubric's reader on its examples (some 30 ms with static vectors).
+    """Return a rubric's reader, fitted on first use (some 30 ms with static vectors)."""
+    return fitted(name, encoder).reader
+
+
+@lru_cache(maxsize=8)
+def fitted(name: str, encoder: str = "wordllama") -> Fit:
+    """Fit a rubric's reader on its examples.
 
     Examples against an act, and the neutral ones, teach what none of the acts is.
 
@@ -242,13 +256,13 @@ def reader(name: str, encoder: str = "wordllama") -> Reader:
     solved = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T)
     weights = solved @ y
     leverage = np.einsum("ij,ji->i", x, solved)[:, None]
-    unseen = (x @ weights - leverage * y) / (1.0 - leverage)  # each example scored as if it had been left out
+    unseen = (x @ weights - leverage * y) / (1.0 - leverage)
     thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k], scale.harm_least) for k, a in enumerate(acts))
-    return Reader(acts, cues, weights.astype(np.float32), thresholds, speaker, scale)
+    return Fit(Reader(acts, cues, weights.astype(np.float32), thresholds, speaker, scale), y > 0, unseen)
 
 
 def _threshold(anchor: Anchor, others: NDArray[np.float64], harm_least: float) -> float:
-    rate = FALSE_ALARMS["neg" if _can_hurt(anchor) else "prog"]
+    rate = FALSE_ALARMS["neg" if can_hurt(anchor) else "prog"]
     passed = float(np.quantile(others, 1.0 - rate))
     return passed if anchor.level > 0 else max(passed, harm_least)
 
