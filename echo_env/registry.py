@@ -18,7 +18,10 @@ KINDS: tuple[RegisteredKind, ...] = ("backend", "judge", "actor", "director", "p
 
 _TARGETS: dict[str, dict[str, str]] = {
     "backend": {"embedded": "echo_env.agents.embedded:cast"},
-    "judge": {"embedded": "echo_env.agents.embedded.judge:EmbeddedJudge"},
+    "judge": {
+        "embedded": "echo_env.agents.embedded.judge:EmbeddedJudge",
+        "second": "echo_env.agents.embedded.second:SecondJudge",
+    },
     "actor": {"embedded": "echo_env.agents.embedded.actor:EmbeddedActor"},
     "director": {"embedded": "echo_env.agents.embedded.director:EmbeddedDirector"},
     "policy": {

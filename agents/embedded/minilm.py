@@ -126,7 +126,7 @@ def gelu(x: Vec) -> Vec:
     series *= t
     np.exp(-size * size, out=size)
     series *= size  # 1 - erf(|z|)
-    upper = np.where(z < 0, series, 2 - series)
+    upper: Vec = np.where(z < 0, series, 2 - series)
     upper *= x * np.float32(0.5)
     return upper
 
