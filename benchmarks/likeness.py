@@ -74,23 +74,25 @@ def placed(bar: float, reference: NDArray[np.float64], other: NDArray[np.float64
     return share, float(np.quantile(other, 1.0 - share))
 
 
+def cosines(encoder: str, by_domain: Sequence[Sequence[tuple[str, ...]]]) -> dict[str, NDArray[np.float64]]:
+    """Return what the bars are held against, by kind."""
+    return {
+        "unrelated lines": unrelated(encoder, by_domain),
+        "lines less one word": less_one(encoder, by_domain),
+        "harm in other examples": harm_elsewhere(encoder),
+    }
+
+
 def main() -> None:
     """Print the table."""
     by_domain = lines()
     print(f"{sum(map(len, by_domain))} lines")
-    cosines = {
-        name: {
-            "unrelated lines": unrelated(name, by_domain),
-            "lines less one word": less_one(name, by_domain),
-            "harm in other examples": harm_elsewhere(name),
-        }
-        for name in SCALES
-    }
-    for name, found in cosines.items():
+    by_encoder = {name: cosines(name, by_domain) for name in SCALES}
+    for name, found in by_encoder.items():
         for kind, values in found.items():
             print(f"{name}, {kind}: {len(values)}, mean {values.mean():.3f}, deviation {values.std():.3f}")
         for bar, kind in BARS.items():
-            share, value = placed(getattr(SCALES["wordllama"], bar), cosines["wordllama"][kind], found[kind])
+            share, value = placed(getattr(SCALES["wordllama"], bar), by_encoder["wordllama"][kind], found[kind])
             print(f"  {bar:13} {share:10.6f} of {kind}: {value:.3f}")
 
 
