@@ -151,5 +151,5 @@ def test_an_ensemble_of_one_is_refused(name: str) -> None:
 
 
 def test_an_unknown_member_is_named_at_once() -> None:
-    with pytest.raises(ConfigError, match="unknown judge 'embbedded'"):
-        ensemble_of("embedded,embbedded")
+    with pytest.raises(ConfigError, match="unknown judge 'embedded2'"):
+        ensemble_of("embedded,embedded2")
