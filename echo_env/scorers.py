@@ -51,7 +51,7 @@ class OfficialScorer(Scorer):
     """
 
     name: ClassVar[str] = "official"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def advance(self, state: EpmState, levels: Levels | NullTurn | None) -> EpmState:
         """Return the state after one more turn; a `NullTurn` moves by its publisher's vector and is counted."""

@@ -258,15 +258,15 @@ def test_strict_refuses_a_deficit_inside_the_zone() -> None:
 
 def test_get_scorer() -> None:
     assert get_scorer() is get_scorer("strict") is get_scorer("strict-1")
-    assert [get_scorer(n).id for n in ("official", "paper-1")] == ["official-1", "paper-1"]
+    assert [get_scorer(n).id for n in ("official", "paper-1")] == ["official-2", "paper-1"]
     with pytest.raises(ConfigError, match="did you mean 'strict'"):
         get_scorer("strikt")
-    with pytest.raises(ConfigError, match="known: official, official-1, paper"):
+    with pytest.raises(ConfigError, match="known: official, official-2, paper"):
         get_scorer("strict-2")
 
 
 def test_a_changed_setting_shows_in_the_id() -> None:
-    assert replace(OFFICIAL, alpha=0.05).id == "official-1(alpha=0.05)"
+    assert replace(OFFICIAL, alpha=0.05).id == "official-2(alpha=0.05)"
     assert PaperScorer(tau_align=0.6, min_turns=2).id == "paper-1(min_turns=2,tau_align=0.6)"
     with pytest.raises(ConfigError, match="min_turns <= max_turns"):
         replace(STRICT, max_turns=8)
