@@ -11,8 +11,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from echo_env.agents.embedded.anchors import Reader, can_hurt, reader, rubric
-from echo_env.agents.embedded.language import lexicon, words
+from echo_env.agents.embedded.anchors import Reader, can_hurt, reader, rubric, spoken
 
 JUDGES = {
     "embedded": ("epm_v1", "wordllama", "epm_second_v1"),
@@ -23,8 +22,7 @@ JUDGES = {
 
 def shown(read: Reader, example: str) -> set[str]:
     """Return the acts that an example shows, the story's words, in braces, blanked."""
-    blanked = [w for w in words(re.sub(r"\{[^}]*\}", " ", example)) if w not in lexicon().feeling_of]
-    return set(read.shown(re.sub(r"[{}]", "", example), blanked))
+    return set(read.shown(re.sub(r"[{}]", "", example), spoken(example)))
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The command line: `echo-env list | play | run | score | report | check`.
+"""The command line: `echo-env list | play | run | score | report | check | redteam`.
 
 Results go to stdout, progress to stderr. A mistake of the user's is a message and exit code 1, never a traceback;
 Ctrl-C leaves readable records and exits with 130.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from echo_env import cli_validate, cli_validate_noise, cli_validate_ranks
+from echo_env.cli_redteam import redteam
 from echo_env.errors import ConfigError, EchoError, RecordError
 from echo_env.version import VERSION
 
@@ -340,6 +341,8 @@ def play(
     typer.echo(f"{name}: {message}")
     typer.echo(f"ended: {env.session.outcome.end if env.session.outcome else ''} after {env.session.turns} turns")
 
+
+app.command()(redteam)
 
 if __name__ == "__main__":
     main()

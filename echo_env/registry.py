@@ -17,6 +17,41 @@ RegisteredKind = Literal["backend", "judge", "actor", "director", "policy", "rec
 
 KINDS: tuple[RegisteredKind, ...] = ("backend", "judge", "actor", "director", "policy", "recipe")
 
+ATTACKS: dict[str, str] = {
+    "attack:silent": "echo_env.agents.embedded.policies:Silent",
+    "attack:one_word": "echo_env.agents.redteam.attacks:OneWord",
+    "attack:parrot": "echo_env.agents.embedded.policies:Parrot",
+    "attack:mirrored": "echo_env.agents.redteam.attacks:Mirrored",
+    "attack:template": "echo_env.agents.embedded.policies:Template",
+    "attack:keyword_stuffing": "echo_env.agents.embedded.policies:Stuffer",
+    "attack:praise": "echo_env.agents.redteam.attacks:Praise",
+    "attack:sycophancy": "echo_env.agents.redteam.attacks:Sycophancy",
+    "attack:advice_list": "echo_env.agents.redteam.attacks:AdviceList",
+    "attack:lecture": "echo_env.agents.embedded.policies:Lecturer",
+    "attack:noun_slots": "echo_env.agents.redteam.attacks:NounSlots",
+    "attack:noun_slots_strong": "echo_env.agents.redteam.attacks:NounSlotsStrong",
+    "attack:fixed_script": "echo_env.agents.redteam.attacks:FixedScript",
+    "attack:negated_comfort": "echo_env.agents.redteam.attacks:NegatedComfort",
+    "attack:word_salad": "echo_env.agents.redteam.attacks:WordSalad",
+    "attack:very_long": "echo_env.agents.redteam.attacks:VeryLong",
+    "attack:small_edits": "echo_env.agents.redteam.attacks:SmallEdits",
+    "attack:one_axis_c": "echo_env.agents.redteam.attacks:OnlyReframes",
+    "attack:one_axis_a": "echo_env.agents.redteam.attacks:OnlyValidates",
+    "attack:one_axis_p": "echo_env.agents.redteam.attacks:OnlyEmpowers",
+    "attack:noun_question": "echo_env.agents.redteam.attacks:NounQuestion",
+    "attack:only_questions": "echo_env.agents.redteam.attacks:OnlyQuestions",
+    "attack:persona_flip": "echo_env.agents.redteam.attacks:PersonaFlip",
+    "attack:topic_drift": "echo_env.agents.redteam.attacks:TopicDrift",
+    "attack:prompt_injection": "echo_env.agents.redteam.attacks:PromptInjection",
+    "attack:fake_transcript": "echo_env.agents.redteam.attacks:FakeTranscript",
+    "attack:foreign_language": "echo_env.agents.redteam.attacks:ForeignLanguage",
+    "attack:emoji_wall": "echo_env.agents.redteam.attacks:EmojiWall",
+    "attack:random_good": "echo_env.agents.redteam.attacks:RandomGood",
+    "attack:self_disclosure": "echo_env.agents.redteam.attacks:SelfDisclosure",
+    "attack:feeling_guess": "echo_env.agents.redteam.attacks:FeelingGuess",
+}
+"""Policies that deserve nothing (`echo-env redteam`)."""
+
 _TARGETS: dict[str, dict[str, str]] = {
     "backend": {"embedded": "echo_env.agents.embedded:cast"},
     "judge": {
@@ -34,6 +69,7 @@ _TARGETS: dict[str, dict[str, str]] = {
         "parrot": "echo_env.agents.embedded.policies:Parrot",
         "skilled": "echo_env.agents.embedded.skilled:Skilled",
         "smollm2-135m": "echo_env.agents.smollm2:smollm2_135m",
+        **ATTACKS,
     },
     "recipe": {"epm": "echo_env.rewards:epm"},
 }

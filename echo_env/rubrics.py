@@ -19,10 +19,11 @@ def rubric_path(name: str) -> Path:
 
 
 def read_rubric(name: str) -> dict[str, Any]:
-    """Read a rubric. One that says `extends: other` has the other's anchors, each with texts of its own.
+    """Read a rubric. One that says `extends: other` has the other's anchors, with texts of its own or none.
 
     Raises:
-        ScenarioError: There is no such file, or it is not YAML, or it lacks an anchor of the rubric that it extends.
+        ScenarioError: There is no such file, or it is not YAML, or it gives no examples of an act of the rubric that it
+            extends, or says something of an anchor that is for that one to say.
     """
     path = rubric_path(name)
     data: dict[str, Any] = read_yaml(path)
@@ -31,10 +32,13 @@ def read_rubric(name: str) -> dict[str, Any]:
     extended = data.pop("extends")
     base = read_rubric(extended)
     texts = {anchor.get("id"): anchor for anchor in data.get("anchors", [])}
-    known = {anchor["id"] for anchor in base["anchors"]}
-    if texts.keys() != known:
-        wrong = sorted(map(str, texts.keys() ^ known))
-        raise ScenarioError(f"{path}: its anchors are not those of {extended}: {', '.join(wrong)}", "list each once")
+    known = {anchor["id"]: anchor.get("found_by") for anchor in base["anchors"]}
+    wrong = sorted({name for name, how in known.items() if how == "act"} - texts.keys())
+    if wrong:
+        raise ScenarioError(f"{path}: has no examples of {', '.join(wrong)}", f"every act of {extended} needs some")
+    wrong = sorted(map(str, texts.keys() - known.keys()))
+    if wrong:
+        raise ScenarioError(f"{path}: {', '.join(wrong)} is no anchor of {extended}", "anchors are taken from there")
     more = sorted({key for anchor in texts.values() for key in anchor} - {"id", *TEXTS})
     if more:
         raise ScenarioError(f"{path}: {more[0]} comes from {extended}", f"give an anchor no more than id, {TEXTS}")
@@ -42,5 +46,5 @@ def read_rubric(name: str) -> dict[str, Any]:
     return {
         "language": base["language"],
         **data,
-        "anchors": [{**anchor, **texts[anchor["id"]]} for anchor in kept],
+        "anchors": [{"for": [], **anchor, **texts.get(anchor["id"], {})} for anchor in kept],
     }

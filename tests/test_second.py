@@ -128,7 +128,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(
         tmp_path,
         "plain",
-        "id: plain\nlanguage: en\nanchors:\n- {id: a, level: 1, for: [One.], cues: [x]}\n- {id: b, for: [Two.]}\n",
+        "id: plain\nlanguage: en\nanchors:\n- {id: a, level: 1, found_by: act, for: [One.], cues: [x]}\n"
+        "- {id: b, for: [Two.]}\n- {id: c, for: [Three.]}\n",
     )
     return tmp_path
 
@@ -142,15 +143,19 @@ def test_an_extending_rubric_takes_structure_and_no_text(folder: Path) -> None:
     assert read_rubric("more") == {
         "id": "more",
         "language": "en",
-        "anchors": [{"id": "a", "level": 1, "for": ["Four."]}, {"id": "b", "for": ["Three."]}],
+        "anchors": [
+            {"id": "a", "level": 1, "found_by": "act", "for": ["Four."]},
+            {"id": "b", "for": ["Three."]},
+            {"id": "c", "for": []},
+        ],
     }
 
 
 @pytest.mark.parametrize(
     ("anchors", "told"),
     [
-        ("[{id: a, for: [Four.]}]", "its anchors are not those of plain: b"),
-        ("[{id: a, for: [4.]}, {id: b, for: [3.]}, {id: c, for: [3.]}]", "its anchors are not those of plain: c"),
+        ("[{id: b, for: [Four.]}]", "has no examples of a"),
+        ("[{id: a, for: [Four.]}, {id: d, for: [Three.]}]", "d is no anchor of plain"),
         ("[{id: a, level: 2, for: [Four.]}, {id: b, for: [Three.]}]", "level comes from plain"),
     ],
 )

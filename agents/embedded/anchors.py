@@ -1,15 +1,19 @@
 """The rubric's behavioural anchors, and which of them a sentence shows.
 
 Echo-N1 section 4.3.2: first evidence, then behavioural anchors, then numbers by fixed rules. The anchors are data
-(`sim_profiles/rubrics/`). Which act a sentence performs is told by a ridge regression from its vector and the anchors'
-cues, fitted at load on the rubric's own examples. Its vector joins those of the parts named by the encoder's scale.
+(`sim_profiles/rubrics/`). Which act a sentence performs is told by a ridge regression, fitted at load on the rubric's
+own examples, from three kinds of features: its vectors (of the parts that the encoder's scale names), its common turns
+of phrase, and the anchors' cues.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated, Literal
 
 import numpy as np
@@ -17,17 +21,19 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from echo_env.agents.embedded.encoders import SCALES, Encoder, Scale, encoder_of
-from echo_env.agents.embedded.language import Vec, lexicon, plain, words
+from echo_env.agents.embedded.language import Vec, lexicon, plain
 from echo_env.errors import ScenarioError
 from echo_env.rubrics import read_rubric, rubric_path
 from echo_env.types import Axis, Record
 
-FALSE_ALARMS = {"prog": 0.12, "neg": 0.01}
+FALSE_ALARMS = {"prog": 0.05, "neg": 0.01}
 """Share of the rubric's other sentences that may pass for an act, by direction. Generous for good acts, which count
 only where they meet a thing of their kind; strict for harm, where doubt speaks for the reply, and for advice."""
 CUE_WEIGHT = 0.5
 """Size of a cue among the features, beside a vector of length 1."""
 RIDGE = 3.0
+TURNS = 600
+"""How many turns of phrase are features: the commonest of the rubric."""
 
 
 class Anchor(Record):
@@ -123,7 +129,7 @@ _DISOWNED = re.compile(r"(i|we)( do not|'d never| don't| won't| wouldn't| can't|
 """How a speaker begins who says what they will not say: "I won't tell you what you must do". On axis C it may be the
 harm itself: "I don't think it happened like that"."""
 _TOKEN = re.compile(r"[a-z]+?(?=n't)|[a-z]+")
-_FIRST = re.compile(r"([a-z]+?(?=n't)|[a-z]+)(\?)?(?![*+{])")
+_FIRST = re.compile(r"([a-z]+?(?=n't)|[a-z]+)(\?)?(?![*+{\[a-z])")
 
 
 _SUFFIXED = re.compile(r"([a-z]+)\(([a-z|]+)\)(\?)?")
@@ -180,8 +186,10 @@ class Reader:
 
     acts: tuple[Anchor, ...]
     cues: Cues
+    turns: dict[str, int]
+    """Common turns of phrase, numbered."""
     weights: Vec
-    """Shape (features, acts)."""
+    """Shape (features, acts): of the dense features, then of the turns of phrase."""
     thresholds: tuple[float, ...]
     """Least score for each act to be shown."""
     encoder: Encoder
@@ -197,8 +205,10 @@ class Reader:
         Returns:
             Anchor id -> score.
         """
-        features, cued = self._features(text, [w for w in blanked if w != "_"])
-        scores = features @ self.weights
+        dense, turns, cued = self._features(text, blanked)
+        scores = dense @ self.weights[: len(dense)]
+        if turns:
+            scores += self.weights[turns].sum(axis=0) / math.sqrt(len(turns))
         disowned = _DISOWNED.match(plain(text)) is not None
         found = {}
         for k, (anchor, score, least) in enumerate(zip(self.acts, scores.tolist(), self.thresholds, strict=True)):
@@ -210,13 +220,24 @@ class Reader:
                 found[anchor.id] = score
         return found
 
-    def _features(self, text: str, kept: list[str]) -> tuple[Vec, set[int]]:
+    def _features(self, text: str, blanked: list[str]) -> tuple[Vec, list[int], set[int]]:
+        """Return the dense features, the rows of the turns of phrase, and the cued acts."""
+        kept = [w for w in blanked if w != "_"]
         cued = self.cues.found(plain(text))
+        question = text.rstrip().endswith("?")
         tail = [CUE_WEIGHT if k in cued else 0.0 for k in range(len(self.acts))]
-        tail += [0.5 if text.rstrip().endswith("?") else 0.0, 0.3 if "you" in kept else 0.0, 0.3]
+        tail += [0.5 if question else 0.0, 0.3 if "you" in kept else 0.0, 0.3]
         vectors = self.encoder.spans(kept, self.scale.spans)
         parts = [weight * v for v, weight in zip(vectors, self.scale.weights, strict=True)]
-        return np.concatenate([*parts, np.array(tail, dtype=np.float32)]), cued
+        dense = np.concatenate([*parts, np.array(tail, dtype=np.float32)])
+        return dense, [self.turns[t] for t in turns_of_phrase(blanked, question) if t in self.turns], cued
+
+
+def turns_of_phrase(blanked: list[str], question: bool) -> set[str]:
+    """Return a sentence's words, pairs of neighbours, and pairs with one word between; its ends count as words."""
+    run = ["^", *blanked, "?" if question else "."]
+    apart = zip(run, run[2:], strict=False)
+    return {*run[1:], *map(" ".join, pairwise(run)), *map(" * ".join, apart)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +247,12 @@ class Fit:
     reader: Reader
     shown: NDArray[np.bool_]
     """Whether an example shows an act, shape (examples, acts)."""
-    unseen: NDArray[np.float64]
+    unseen: Vec
     """Its score for each act, as if it had been left out of the fit; the same shape."""
 
 
 def reader(name: str, encoder: str = "wordllama") -> Reader:
-    """Return a rubric's reader, fitted on first use (some 30 ms with static vectors)."""
+    """Return a rubric's reader, fitted on first use (some 100 ms with static vectors)."""
     return fitted(name, encoder).reader
 
 
@@ -247,21 +268,34 @@ def fitted(name: str, encoder: str = "wordllama") -> Fit:
     """
     found = rubric(name)
     acts = tuple(a for a in found.anchors if a.found_by == "act")
-    cues = Cues(acts)
     speaker, scale = encoder_of(encoder), SCALES[encoder]
-    blank = Reader(acts, cues, np.zeros((0, 0), dtype=np.float32), (), speaker, scale)
     examples = _examples(found, acts)
-    x = np.stack([blank._features(re.sub(r"[{}]", "", text), _spoken(text))[0] for text, _ in examples]).astype(float)
-    y = np.array([[1.0 if a.id == owner else 0.0 for a in acts] for _, owner in examples])
-    solved = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T)
-    weights = solved @ y
+    x, blank = _matrix(acts, [text for text, _ in examples], speaker, scale)
+    y = np.array([[1.0 if a.id == owner else 0.0 for a in acts] for _, owner in examples], dtype=np.float32)
+    solved = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1], dtype=np.float32), x.T)
+    weights: Vec = (solved @ y).astype(np.float32)
     leverage = np.einsum("ij,ji->i", x, solved)[:, None]
     unseen = (x @ weights - leverage * y) / (1.0 - leverage)
     thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k], scale.harm_least) for k, a in enumerate(acts))
-    return Fit(Reader(acts, cues, weights.astype(np.float32), thresholds, speaker, scale), y > 0, unseen)
+    return Fit(Reader(acts, blank.cues, blank.turns, weights, thresholds, speaker, scale), y > 0, unseen)
 
 
-def _threshold(anchor: Anchor, others: NDArray[np.float64], harm_least: float) -> float:
+def _matrix(acts: tuple[Anchor, ...], texts: list[str], speaker: Encoder, scale: Scale) -> tuple[Vec, Reader]:
+    """Return the features of a rubric's examples, and a reader without weights that makes them."""
+    said = [spoken(text) for text in texts]
+    counts = Counter(t for s, text in zip(said, texts, strict=True) for t in turns_of_phrase(s, text.endswith("?")))
+    first = len(scale.spans) * speaker.dim + len(acts) + 3
+    turns = {t: first + k for k, (t, _) in enumerate(counts.most_common(TURNS))}
+    speaker.encode_all([[w for w in words if w != "_"] for words in said])  # at once, for encoders that remember
+    blank = Reader(acts, Cues(acts), turns, np.zeros((0, 0), dtype=np.float32), (), speaker, scale)
+    x = np.zeros((len(texts), first + len(turns)), dtype=np.float32)
+    for row, blanked, text in zip(x, said, texts, strict=True):
+        row[:first], found, _ = blank._features(re.sub(r"[{}]", "", text), blanked)
+        row[found] = 1.0 / math.sqrt(max(1, len(found)))
+    return x, blank
+
+
+def _threshold(anchor: Anchor, others: Vec, harm_least: float) -> float:
     rate = FALSE_ALARMS["neg" if can_hurt(anchor) else "prog"]
     passed = float(np.quantile(others, 1.0 - rate))
     return passed if anchor.level > 0 else max(passed, harm_least)
@@ -274,6 +308,16 @@ def _examples(found: Rubric, acts: tuple[Anchor, ...]) -> list[tuple[str, str]]:
     return shown + [(text, "") for text in rest]
 
 
-def _spoken(text: str) -> list[str]:
-    """The words of an example without the story's words, in braces, and without feelings."""
-    return [w for w in words(re.sub(r"\{[^}]*\}", " ", text)) if w not in lexicon().feeling_of]
+def spoken(text: str) -> list[str]:
+    """The words of an example with the story's words, in braces, and feelings blanked, as `Ledger.skeleton` does."""
+    out: list[str] = []
+    for word in _WORD_OR_SLOT.findall(plain(text)):
+        blank = word.startswith("{") or word in lexicon().feeling_of
+        if not blank:
+            out.append(word)
+        elif not out or out[-1] != "_":
+            out.append("_")
+    return out
+
+
+_WORD_OR_SLOT = re.compile(r"\{[^}]*\}|[^\W_]+(?:['-][^\W_]+)*")

@@ -35,9 +35,9 @@ class Scale:
     """Least score of harm that no cue points at."""
     cued_least: float
     """Score that is enough where one of the act's cues occurs."""
-    spans: tuple[slice, ...] = (slice(None), slice(3), slice(-4, None))
-    """Parts of a sentence that tell an act: all of it and, where vectors know no order, its opening and close."""
-    weights: tuple[float, ...] = (1.0, 0.7, 0.5)
+    spans: tuple[slice, ...] = (slice(None), slice(3))
+    """Parts of a sentence that tell an act: all of it and, where vectors know no order, its opening."""
+    weights: tuple[float, ...] = (1.0, 0.7)
     """How much each part weighs."""
 
 
@@ -67,8 +67,8 @@ SCALES: dict[str, Scale] = {
         alike=0.518,
         hurts=0.573,
         surely_hurts=0.838,
-        harm_least=0.282,
-        cued_least=0.141,
+        harm_least=0.276,
+        cued_least=0.15,
         spans=(slice(None),),
         weights=(1.0,),
     ),

@@ -16,7 +16,7 @@ from echo_env.agents.embedded.encoders import encoder_of
 from echo_env.agents.embedded.language import Reading, Sentence, Vec, read
 from echo_env.agents.embedded.ledger import Ledger, Skeleton, story_of
 from echo_env.profiles import CLUSTER_OF
-from echo_env.roles import Exchange, JudgeProfile, JudgeView, chapter_of
+from echo_env.roles import Exchange, JudgeProfile, JudgeView
 from echo_env.types import AXES, Axis, Evidence, Judgement, Levels
 
 MAX_WORDS = 160
@@ -145,6 +145,7 @@ class EmbeddedJudge:
         if note != "noise":
             _judge_sentences(bench, reading, spoken)
         ledger.remember(reading.sentences, spoken)
+        ledger.barren = 0 if any(e.level > 0 for e in bench.found) else ledger.barren + 1
         levels = _levels(bench.found)
         ledger.trust = max(-4, ledger.trust + sum(e.level > 0 for e in bench.found) + sum(levels[1::2]))
         return Judgement(levels=levels, evidence=tuple(bench.found), judge=self.id, note=note)
@@ -207,6 +208,7 @@ def _judge_sentences(bench: _Bench, reading: Reading, spoken: list[Skeleton]) ->
     grounded = any(grounds) or any(map(ledger.touches, reading.sentences))
     lists_feelings = len(reading.feelings) >= 3
     worn: list[Sentence] = []
+    shown: list[str] = []
     for k, (sentence, again) in enumerate(zip(reading.sentences, used, strict=True)):
         acts = bench.reader.shown(sentence.text, spoken[k].words)
         _find_harm(bench, sentence, acts, grounded)
@@ -219,12 +221,23 @@ def _judge_sentences(bench: _Bench, reading: Reading, spoken: list[Skeleton]) ->
         elif not again and not _harmful(bench, sentence):
             near = grounds[k] or next((g for g in (*grounds[:k][::-1], *grounds[k + 1 :]) if g), [])
             said = _Said(sentence, acts, grounds[k], near)
+            shown.append("A.prog.1.names" if sentence.feelings else _main_act(acts))
             _find_links(bench, said, spoken[k].words)
             _find_progress(bench, said, lists_feelings)
             if grounds[k] and all(map(ledger.worn, grounds[k])):
                 worn.append(sentence)
     _settle(bench)
+    ledger.answer(shown)
+    if shown and ledger.by_rote:
+        for anchor in ("C.neg.1.hollow", "A.neg.1.performs", "P.neg.1.flatters"):
+            bench.add(anchor, reading.text[:200], reason="the same acts whatever is told")
     _judge_whole(bench, reading, grounded, lists_feelings, worn)
+
+
+def _main_act(acts: dict[str, float]) -> str:
+    """The good act with the highest score; "" where there is none."""
+    good = [(score, act) for act, score in acts.items() if ".prog." in act]
+    return max(good)[1] if good else ""
 
 
 def _harmful(bench: _Bench, sentence: Sentence) -> bool:
@@ -233,12 +246,16 @@ def _harmful(bench: _Bench, sentence: Sentence) -> bool:
 
 def _judge_whole(bench: _Bench, reading: Reading, grounded: bool, many_feelings: bool, worn: list[Sentence]) -> None:
     """Add what only the whole reply shows."""
+    ledger = bench.ledger
     if many_feelings:
         bench.add("A.neg.1.mismatch", reading.text[:200], reason="names three feelings or more at once")
     progress = any(e.level > 0 for e in bench.found)
     if worn and not progress:
         bench.add("A.neg.1.circles", worn[0].text)
-    opening = any(s.question and not s.content for s in reading.sentences)
+    for axis in AXES:
+        if ledger.overlooked(axis) or (axis == "A" and not progress and ledger.left_alone):
+            bench.add(f"{axis}.neg.1.overlooks", reading.text[:200])
+    opening = not ledger.barren and any(s.question and not s.content for s in reading.sentences)
     if not grounded and not progress and not opening and not any(e.axis == "C" for e in bench.found):
         bench.add("C.neg.1.ignores", reading.text[:200])
 
@@ -324,16 +341,12 @@ def _find_empowerment(bench: _Bench, said: _Said) -> None:
 
 
 def _judge_advice(bench: _Bench, said: _Said, able: list[int]) -> None:
-    """Judge advice: welcome where it was asked for, or to a P-first person who has been heard; else it rushes."""
-    if (bench.asked or bench.first == "P") and bench.heard:
+    """Judge advice: welcome where it was asked for, or to a P-first person who has been heard; else it may rush."""
+    if bench.asked or (bench.first == "P" and bench.heard):
         for i in able:
             bench.offer("P.prog.1.advises", said, i)
-        return
-    if bench.asked or (bench.heard and bench.first != "A"):
-        return
-    if bench.first == "A":
+    elif bench.first == "A" or bench.profile.persona.defensiveness == "high":
         bench.add("A.neg.1.rushes", said.sentence.text, reason="advice before being heard")
-    bench.add("P.neg.1.preaches", said.sentence.text, reason="advice that was not asked for")
 
 
 def _find_view(bench: _Bench, said: _Said) -> None:
@@ -371,19 +384,19 @@ _TAKES_UP: dict[Axis, str] = {"C": "C.prog.1.reflects", "A": "A.prog.1.validates
 
 
 def _find_links(bench: _Bench, said: _Said, skeleton: list[str]) -> None:
-    """Note where a sentence ties something told earlier, in another chapter, to the rest of what it refers to.
+    """Note where a sentence ties something told earlier, in another chapter, to what belongs with it.
 
     It must say something about the tie: five words of its own beside the story's.
     """
-    ledger, things = bench.ledger, bench.ledger.story.things
+    ledger = bench.ledger
     if len(said.own) < 2 or sum(w != "_" for w in skeleton) < 5:
         return
-    newest = max(said.own, key=lambda i: ledger.told[i])
-    for j in said.own:
-        apart = chapter_of(things[j].id) != chapter_of(things[newest].id) and ledger.told[j] < ledger.told[newest]
-        if apart and j not in ledger.linked:
-            bench.links.append((frozenset(said.own) - {j}, j))
-            return
+    for i in said.own:
+        for j in said.own:
+            earlier = ledger.told[j] < ledger.told[i] and j in ledger.story.threads[i]
+            if earlier and j not in ledger.linked:
+                bench.links.append((frozenset(said.own) - {j}, j))
+                return
 
 
 _DEEPER = {

@@ -14,8 +14,8 @@ import numpy as np
 
 from echo_env.agents.embedded.encoders import SCALES, Scale, encoder_of
 from echo_env.agents.embedded.language import Sentence, Vec, lexicon, read, stem
-from echo_env.profiles import Line
-from echo_env.roles import JudgeProfile
+from echo_env.profiles import CLUSTER_OF, Line
+from echo_env.roles import JudgeProfile, chapter_of
 from echo_env.types import AXES, Axis
 
 TOLD_SHARE = 0.6
@@ -26,6 +26,26 @@ RAISED = 0.3
 """The same for the user's own words: what they bring up again may be answered again."""
 CLOSE = 0.5
 """A thing must weigh this share of the closest one: a name that runs through the whole story points at nothing."""
+OVERLOOKED_AFTER = 4
+"""Turns without anything met on an axis, while the person tells things for it, from which it is overlooked."""
+WAITING, BIDS = 8, 2
+"""Turns looked back on, and the least number of things told in them that wait for an answer on the axis."""
+ABSENT_AFTER = 2
+"""Turns in a row in which nothing was met, after which one more leaves the person alone."""
+LISTENING, DOUBT = 0.2, 6
+"""The contingency that a companion is taken to have at first, and the number of acts that weigh as much as that."""
+ROTE, HABIT = 0.1, 8
+"""Contingency below which the acts go by rote, and the number of acts from which that can be told."""
+CALLED_FOR = {
+    "A.prog.1.validates": {"fact", "feeling"},
+    "A.prog.1.names": {"feeling"},
+    "C.prog.2.reframes": {"belief"},
+    "P.prog.1.affirms": {"strength"},
+    "P.prog.2.empowers": {"wish"},
+}
+"""What an act answers most directly."""
+THREADS = 8
+"""How many of the likest things in other chapters belong with a thing: a tie to one of them is a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +77,8 @@ class Story:
     """What hurts this person on each axis, as unit vectors: shape (3, encoder's width)."""
     hurt_words: dict[Axis, frozenset[str]]
     """Its content stems."""
+    threads: tuple[frozenset[int], ...]
+    """For each thing, those in other chapters that belong with it: likest in words, or felt alike."""
     encoder: str
     """Name of what its vectors come from, and those of whatever is compared with them."""
     scale: Scale
@@ -88,6 +110,7 @@ def story_of(profile: JudgeProfile, encoder: str = "wordllama") -> Story:
     spoken = [w.removesuffix("'s") for s in read(everything, profile.language).sentences for w in s.words]
     return Story(
         things=tuple(things),
+        threads=_threads(things, np.stack(vectors[: len(things)])),
         where={s: tuple(i) for s, i in where.items()},
         vectors=np.stack(vectors[: len(things)]),
         vocabulary=frozenset(where) | {stem(w) for w in profile.persona.name.lower().split()},
@@ -100,13 +123,33 @@ def story_of(profile: JudgeProfile, encoder: str = "wordllama") -> Story:
     )
 
 
+def _threads(things: list[Thing], vectors: Vec) -> tuple[frozenset[int], ...]:
+    """Find what belongs together across chapters: each thing's likest ones, and those that are felt alike."""
+    likeness = vectors @ vectors.T
+    chapters = [chapter_of(t.id) for t in things]
+    apart = np.array([[a != b for b in chapters] for a in chapters])
+    likeness[~apart] = -1.0
+    nearest = np.argsort(-likeness, axis=1, kind="stable")[:, :THREADS]
+    tied = np.zeros(likeness.shape, dtype=bool)
+    np.put_along_axis(tied, nearest, True, axis=1)
+    clusters = [CLUSTER_OF[t.feeling] if t.feeling else None for t in things]
+    alike = np.array([[a is not None and a == b for b in clusters] for a in clusters])
+    tied = (tied | tied.T | alike) & apart
+    return tuple(frozenset(np.flatnonzero(row).tolist()) for row in tied)
+
+
+def _bids(thing: Thing, axis: Axis) -> bool:
+    """Whether a thing asks for an answer on an axis."""
+    return thing.feeling is not None if axis == "A" else thing.axis == axis
+
+
 def _thing(item: str, line: Line, language: str) -> Thing:
     return _build(item, line.kind, _AXIS_OF[line.kind], line.feeling, line.kind != "feeling", line.say, language)
 
 
 def _build(item: str, kind: str, axis: Axis, feeling: str | None, shown: bool, say: str, language: str) -> Thing:
-    content = read(say, language).content
-    return Thing(item, kind, axis, feeling, shown and feeling is not None, content)
+    reading = read(say, language)
+    return Thing(item, kind, axis, feeling, shown and feeling is not None, reading.content)
 
 
 def _telling(text: str, language: str) -> list[str]:
@@ -119,7 +162,7 @@ class Skeleton:
 
     words: list[str]
     runs: set[str]
-    """Its runs of four words."""
+    """Its runs of four words; a shorter sentence is one run."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -155,6 +198,16 @@ class Ledger:
     trust: int = 0
     """Inferred from history by a stated rule: +1 for each thing met, -1 and -2 by the Neg levels of a turn."""
     turn: int = 0
+    served_at: dict[Axis, int] = field(default_factory=dict)
+    """Axis -> the last turn in which something was met on it."""
+    barren: int = 0
+    """Turns in a row, up to the last, in which nothing was found for the good."""
+    acts: list[tuple[str, bool]] = field(default_factory=list)
+    """Acts of the companion on turns that told something new: which one, and whether something told called for it."""
+    calls: Counter[str] = field(default_factory=Counter)
+    """Act -> on how many turns something told called for it."""
+    tellings: int = 0
+    """Turns that told something new."""
     grams_heard: set[str] = field(default_factory=set)
     """Runs of four words of the user, as they stand and seen from the listener's side."""
     said: Counter[tuple[str, ...]] = field(default_factory=Counter)
@@ -223,6 +276,48 @@ class Ledger:
     def serve(self, i: int, axis: Axis) -> None:
         """Book a thing as met once more."""
         self.met[(i, axis)] += 1
+        self.served_at[axis] = self.turn
+
+    def overlooked(self, axis: Axis) -> bool:
+        """Whether the person has told several things for an axis of late, and none was met on it."""
+        since = self.turn - OVERLOOKED_AFTER
+        return self.served_at.get(axis, 0) <= since and self._waiting(axis, self.turn - WAITING) >= BIDS
+
+    @property
+    def left_alone(self) -> bool:
+        """Whether turn after turn nothing was met, though something waits for it."""
+        since = self.turn - OVERLOOKED_AFTER
+        return self.barren >= ABSENT_AFTER and any(self._waiting(axis, since) for axis in AXES)
+
+    def _waiting(self, axis: Axis, since: int) -> int:
+        """Count the things told after a turn that ask for an answer on an axis and have had none."""
+        open_ones = [i for i, turn in self.told.items() if turn > since and self.open_on(i, axis)]
+        return sum(_bids(self.story.things[i], axis) for i in open_ones)
+
+    def answer(self, acts: list[str]) -> None:
+        """Book which acts a reply showed, beside which ones the newest message called for."""
+        if not self.fresh:
+            return
+        kinds = {self.story.things[i].kind for i in self.fresh}
+        called = {act for act, fitting in CALLED_FOR.items() if kinds & fitting}
+        self.tellings += 1
+        self.calls.update(called)
+        self.acts += [(act, act in called) for act in acts if act in CALLED_FOR]
+
+    @property
+    def contingency(self) -> float:
+        """How much more often the acts were called for than if they had fallen on other turns, -1..1.
+
+        A companion that does the same whatever is told has 0, however fitting its acts look one by one. Before there
+        is much to go by, it has the benefit of the doubt.
+        """
+        surplus = sum(hit - self.calls[act] / self.tellings for act, hit in self.acts)
+        return (surplus + DOUBT * LISTENING) / (len(self.acts) + DOUBT)
+
+    @property
+    def by_rote(self) -> bool:
+        """Whether the acts have nothing to do with what was told."""
+        return len(self.acts) >= HABIT and self.contingency < ROTE
 
     def worn(self, i: int) -> bool:
         """Whether a thing was served in two turns or more, and was not raised again just now."""
@@ -243,7 +338,8 @@ class Ledger:
     def repeats(self, sentence: Sentence, skeleton: Skeleton) -> int:
         """Return how often a sentence, or the template behind it, was used in earlier turns."""
         used = sorted([self.skeletons[g] for g in skeleton.runs])
-        return max(self.said[sentence.words], used[len(used) // 2] if len(used) >= 3 else 0)
+        whole = len(used) >= 3 or len(skeleton.words) < 4
+        return max(self.said[sentence.words], used[len(used) // 2] if whole and used else 0)
 
     def skeleton(self, sentence: Sentence) -> Skeleton:
         """Return a sentence's words with every run of story words, feelings and names made one blank."""
@@ -255,7 +351,7 @@ class Ledger:
                 out.append(word)
             elif not out or out[-1] != "_":
                 out.append("_")
-        return Skeleton(out, grams(out))
+        return Skeleton(out, grams(out) or {" ".join(out)})
 
     def remember(self, sentences: tuple[Sentence, ...], skeletons: list[Skeleton]) -> None:
         """Take in the companion's sentences of one turn, after they were judged."""

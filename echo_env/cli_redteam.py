@@ -1,0 +1,154 @@
+"""The command `echo-env redteam`: attacks on a judge and a scorer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from echo_env.errors import ConfigError
+
+if TYPE_CHECKING:
+    from echo_env.agents.redteam.regression import Replay
+    from echo_env.agents.redteam.report import AttackResult, RedteamConfig, RedteamReport
+
+
+class Format(StrEnum):
+    """Output formats."""
+
+    text = "text"
+    json = "json"
+
+
+def redteam(
+    attack: Annotated[
+        list[str] | None, typer.Option(help="Only this attack: a name of  echo-env list policy. Repeatable.")
+    ] = None,
+    judge: Annotated[str | None, typer.Option(help="Another judge than the embedded one, by registered name.")] = None,
+    scorer: Annotated[str, typer.Option(help="strict, official or paper.")] = "strict",
+    recipe: Annotated[str, typer.Option(help="Reward recipe.")] = "epm",
+    split: Annotated[str, typer.Option(help="benchmark, train or dev.")] = "benchmark",
+    scenario: Annotated[
+        list[str] | None, typer.Option(help="Ids or YAML files, in place of a split. Repeatable.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many scenarios.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Keep transcripts and regression files in this folder.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the runs in the folder.")] = False,
+    replay: Annotated[Path | None, typer.Option(help="Say the replies of a regression file again.")] = None,
+    format_: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.text,
+) -> None:
+    """Play attacks against a judge and a scorer, and report what they earn."""
+    from echo_env.agents.redteam.report import RedteamConfig
+    from echo_env.build import WorldConfig
+
+    world = WorldConfig(judge=judge, scorer=scorer, recipe=recipe)
+    if replay is not None:
+        _replay(replay, judge, None if scorer == "strict" else scorer, format_)
+        return
+    if out is None and (resume or overwrite):
+        raise ConfigError("--resume and --overwrite go with --out")
+    config = RedteamConfig(
+        attacks=tuple(attack or ()),
+        split=split,
+        scenarios=tuple(scenario or ()),
+        limit=limit,
+        seed=seed,
+        world=world,
+    )
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="echo-env-redteam-") as folder:
+            report = _play(config, Path(folder), workers, False, False)
+    else:
+        report = _play(config, out, workers, resume, overwrite)
+        (out / "redteam.json").write_text(_json(report) + "\n", encoding="utf-8")
+    typer.echo(_json(report) if format_ is Format.json else _text(report))
+
+
+def _play(config: RedteamConfig, out: Path, workers: int, resume: bool, overwrite: bool) -> RedteamReport:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from echo_env.agents.redteam.report import attack_names
+    from echo_env.agents.redteam.report import redteam as play
+
+    columns = (TextColumn("{task.description:26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        total = len(attack_names(config.attacks)) + len(config.references)
+        task = bar.add_task("", total=total)
+        done: dict[str, float] = {}
+
+        def tell(name: str, finished: int, of: int) -> None:
+            done[name] = finished / of if of else 1.0
+            bar.update(task, description=name, completed=round(sum(done.values()), 2))
+
+        try:
+            return play(config, out, workers=workers, resume=resume, overwrite=overwrite, tell=tell)
+        except KeyboardInterrupt:
+            bar.stop()
+            typer.echo("interrupted; with --out, --resume goes on from there", err=True)
+            raise typer.Exit(130) from None
+
+
+def _json(report: RedteamReport) -> str:
+    return json.dumps(report.model_dump(mode="json"), indent=1, allow_nan=False)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+_COLUMNS = f"{'':20} {'success':>8} {'EPM-Q':>6} {'return':>7} {'gained':>7} {'turns':>5}  best conversation"
+
+
+def _row(result: AttackResult) -> str:
+    mark = "" if result.below_adviser is not False else "  not below adviser"
+    left = f"  {result.failed} failed" if result.failed else ""
+    left += f"  {result.unscored} unscored" if result.unscored else ""
+    left += f"  {result.unjudged_turns} turns unjudged" if result.unjudged_turns else ""
+    worst = f"{result.worst.earned:+.2f} {result.worst.scenario} ({result.worst.end})" if result.worst else "-"
+    return (
+        f"{result.name:20} {_number(result.success_rate, '8.0%')} {_number(result.epm_q, '6.1f')} "
+        f"{_number(result.mean_return, '+7.2f')} {_number(result.gained, '+7.2f')} "
+        f"{_number(result.mean_turns, '5.1f')}  {worst}{mark}{left}"
+    )
+
+
+def _text(report: RedteamReport) -> str:
+    head = f"judge {report.judge}, scorer {report.scorer}, recipe {report.recipe}, {report.scenarios} scenarios"
+    rows = [head, _COLUMNS, *map(_row, report.attacks), "", *map(_row, report.references), ""]
+    succeeded = [a.name for a in report.attacks if a.successes]
+    above = [a.name for a in report.attacks if a.below_adviser is False]
+    rows.append(f"attacks that succeeded somewhere: {', '.join(succeeded) or 'none'}")
+    rows.append(f"attacks that earn no less than the adviser: {', '.join(above) or 'none'}")
+    return "\n".join(rows)
+
+
+def _replay(file: Path, judge: str | None, scorer: str | None, format_: Format) -> None:
+    from echo_env.agents.redteam.regression import read_regression
+    from echo_env.agents.redteam.regression import replay as play
+
+    regression = read_regression(file)
+    changes = {"judge": judge, "scorer": scorer}
+    world = regression.world.model_copy(update={k: v for k, v in changes.items() if v is not None})
+    found = asyncio.run(play(regression, world))
+    typer.echo(found.model_dump_json(indent=1) if format_ is Format.json else _replayed(found))
+    if found.pays:
+        raise typer.Exit(3)
+
+
+def _replayed(found: Replay) -> str:
+    then = found.regression
+    return (
+        f"{then.attack} with {then.scenario}\n"
+        f"then: {then.earned:+.3f}, {then.end}, under {then.judge} and {then.scorer}\n"
+        f"now:  {found.earned:+.3f}, {found.end or 'not ended'} after {found.turns} turns, "
+        f"under {found.judge} and {found.scorer}"
+    )
