@@ -7,9 +7,11 @@ fault there is common to both.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from echo_env.agents.embedded.encoders import encoder_of
-from echo_env.agents.embedded.judge import EmbeddedJudge
-from echo_env.agents.embedded.language import read
+from echo_env.agents.embedded.judge import MAX_WORDS, EmbeddedJudge
+from echo_env.agents.embedded.language import Sentence, read
 from echo_env.agents.embedded.ledger import Ledger
 from echo_env.roles import Exchange, JudgeProfile
 from echo_env.types import Judgement
@@ -31,11 +33,17 @@ class SecondJudge(EmbeddedJudge):
 
     def _judge_next(self, ledger: Ledger, profile: JudgeProfile, exchange: Exchange) -> Judgement:
         """Judge the next exchange, all vectors of the reply computed at once."""
-        sentences = read(exchange.reply[:20_000], profile.language).sentences[:MOST_SENTENCES]
+        sentences = list(_first(MAX_WORDS, read(exchange.reply[:20_000], profile.language).sentences))
         blanked = [[w for w in ledger.skeleton(s).words if w != "_"] for s in sentences]
         encoder_of(ENCODER).encode_all([*(s.telling for s in sentences), *blanked])
         return super()._judge_next(ledger, profile, exchange)
 
 
-MOST_SENTENCES = 40
-"""Sentences of a reply that are encoded ahead; what is longer is cut by the judge in any case."""
+def _first(most: int, sentences: tuple[Sentence, ...]) -> Iterator[Sentence]:
+    """Yield the sentences that stand within the first so many words: the judge reads no further."""
+    count = 0
+    for sentence in sentences:
+        count += len(sentence.words)
+        if count > most:
+            return
+        yield sentence
