@@ -61,17 +61,21 @@ def ranks(
 
 
 def _matching(patterns: list[str]) -> tuple[str, ...]:
-    """Return the policies that are meant; a pattern stands for all registered names that it matches."""
+    """Return the policies that are meant; a pattern stands for all registered names that it matches.
+
+    Of two names for the same policy the first stays: counted twice, it would agree with itself.
+    """
     from echo_env import registry
 
     known = registry.names("policy")
-    found: list[str] = []
+    found: dict[object, str] = {}
     for pattern in patterns:
         hits = [n for n in known if fnmatchcase(n, pattern)] if set("*?[") & set(pattern) else [pattern]
         if not hits:
             raise ConfigError(f"no policy matches '{pattern}'", "see  echo-env list policy")
-        found += [n for n in hits if n not in found]
-    return tuple(found)
+        for name in hits:
+            found.setdefault(registry.resolve("policy", name) if name in known else name, name)
+    return tuple(found.values())
 
 
 def _text(found: Ranking) -> str:

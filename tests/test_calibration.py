@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from echo_env import registry
 from echo_env.agents.calibration import (
     OrderSwap,
     Verdict,
@@ -256,6 +257,13 @@ def test_the_command_ranks_judges() -> None:
     assert "Spearman's rho 1.000 where each steers; 1.000 on the same words" in text
     rows = [line.split()[0] for line in text.splitlines() if line.startswith(("skilled", "silent", "lecturer"))]
     assert rows[0] == "skilled"
+
+
+def test_two_names_of_one_policy_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._TARGETS["policy"], "quiet", registry._TARGETS["policy"]["silent"])
+    args = ["validate", "ranks", "--policy", "quiet", "--policy", "silent", "--policy", "lecturer"]
+    result = CliRunner().invoke(app, args)
+    assert "an order of 2 policies" in str(result.exception)
 
 
 def test_a_mistake_is_told_without_a_traceback() -> None:
