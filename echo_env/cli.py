@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from echo_env import cli_validate, cli_validate_noise, cli_validate_ranks
 from echo_env.cli_redteam import redteam
 from echo_env import cli_validate
 from echo_env.errors import ConfigError, EchoError, RecordError
@@ -30,6 +31,8 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(cli_validate.app)
+cli_validate.app.command("ranks")(cli_validate_ranks.ranks)
+cli_validate.app.command("noise")(cli_validate_noise.noise)
 
 
 class Format(StrEnum):

@@ -1,14 +1,15 @@
 """Names to implementations. Nothing is imported until it is asked for.
 
 A target is "module:attribute". Three ways to add one: `register`, an entry point in the group `echo_env.<kind>`, or
-giving "module:attribute" itself wherever a name is taken.
+giving "module:attribute" itself wherever a name is taken. An ensemble of judges needs none: `ensemble:one,two`.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import Literal
+from typing import Literal, cast
 
 from echo_env.errors import ConfigError, unknown_name
 
@@ -56,6 +57,7 @@ _TARGETS: dict[str, dict[str, str]] = {
     "judge": {
         "embedded": "echo_env.agents.embedded.judge:EmbeddedJudge",
         "embedded-open": "echo_env.agents.embedded.openjudge:OpenJudge",
+        "second": "echo_env.agents.embedded.second:SecondJudge",
     },
     "actor": {"embedded": "echo_env.agents.embedded.actor:EmbeddedActor"},
     "director": {"embedded": "echo_env.agents.embedded.director:EmbeddedDirector"},
@@ -72,6 +74,9 @@ _TARGETS: dict[str, dict[str, str]] = {
     },
     "recipe": {"epm": "echo_env.rewards:epm"},
 }
+
+_FAMILIES: dict[str, dict[str, str]] = {"judge": {"ensemble": "echo_env.agents.ensemble:ensemble_of"}}
+"""Names that take arguments: "ensemble:embedded,second" calls the target with what stands behind the colon."""
 
 
 def register(kind: RegisteredKind, name: str, target: str) -> None:
@@ -98,6 +103,9 @@ def resolve(kind: RegisteredKind, name: str) -> object:
     Raises:
         ConfigError: The name is unknown (with the nearest spelling), or its target cannot be imported.
     """
+    family, _, arguments = name.partition(":")
+    if name not in _TARGETS[kind] and family in _FAMILIES.get(kind, {}):
+        return cast("Callable[[str], object]", load(_FAMILIES[kind][family]))(arguments)
     target = _TARGETS[kind].get(name) or (name if ":" in name else None)
     if target is None:
         found = [e.value for e in entry_points(group=f"echo_env.{kind}", name=name)]

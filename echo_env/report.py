@@ -19,12 +19,11 @@ from echo_env.epm import INDEX_NAMES, Scorer
 from echo_env.errors import ConfigError, RecordError
 from echo_env.levels import read_level_file
 from echo_env.metrics import COMPOSITE_NAMES, STATISTICS, Comparison, ModelSummary, compare, leaderboard
-from echo_env.profiles import data_root
 from echo_env.record import RunFolder, RunHeader, find_runs
+from echo_env.rubrics import read_rubric, rubric_path
 from echo_env.scorers import get_scorer
 from echo_env.types import Episode, EpisodeHeader, Record
 from echo_env.version import VERSION
-from echo_env.yamlfiles import read_yaml
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -214,8 +213,7 @@ def _recorded_scorer(headers: Iterable[EpisodeHeader]) -> str:
 
 
 def _anchors(rubrics: Iterable[str]) -> dict[str, str]:
-    known = {file.stem: file for file in sorted((data_root() / "rubrics").glob("*.yaml"))}
-    found = [read_yaml(known[rubric])["anchors"] for rubric in sorted(rubrics) if rubric in known]
+    found = [read_rubric(rubric)["anchors"] for rubric in sorted(rubrics) if rubric_path(rubric).is_file()]
     return {anchor["id"]: anchor["looks_like"] for anchors in found for anchor in anchors}
 
 

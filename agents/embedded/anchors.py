@@ -17,14 +17,14 @@ from itertools import pairwise
 from typing import Annotated, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from echo_env.agents.embedded.encoders import SCALES, Encoder, Scale, encoder_of
 from echo_env.agents.embedded.language import Vec, lexicon, plain
 from echo_env.errors import ScenarioError
-from echo_env.profiles import data_root
+from echo_env.rubrics import read_rubric, rubric_path
 from echo_env.types import Axis, Record
-from echo_env.yamlfiles import read_yaml
 
 FALSE_ALARMS = {"prog": 0.08, "neg": 0.01}
 """Share of the rubric's other sentences that may pass for an act, by direction. Generous for good acts, which count
@@ -72,11 +72,10 @@ def rubric(name: str) -> Rubric:
     Raises:
         ScenarioError: There is no such rubric, or it is malformed.
     """
-    path = data_root() / "rubrics" / f"{name}.yaml"
     try:
-        return Rubric.model_validate(read_yaml(path))
+        return Rubric.model_validate(read_rubric(name))
     except ValueError as e:
-        raise ScenarioError(f"{path}: {e}") from None
+        raise ScenarioError(f"{rubric_path(name)}: {e}") from None
 
 
 @lru_cache(maxsize=8)
@@ -85,7 +84,7 @@ def anchors_of(name: str) -> dict[str, Anchor]:
     return {a.id: a for a in rubric(name).anchors}
 
 
-def _can_hurt(anchor: Anchor) -> bool:
+def can_hurt(anchor: Anchor) -> bool:
     """Whether an act can count against a reply: harm, and advice, which may come too early."""
     return anchor.level < 0 or anchor.id == "P.prog.1.advises"
 
@@ -98,7 +97,7 @@ class Cues:
     """
 
     def __init__(self, acts: tuple[Anchor, ...]) -> None:
-        self._harm = [_can_hurt(anchor) for anchor in acts]
+        self._harm = [can_hurt(anchor) for anchor in acts]
         by_word: dict[str, dict[int, list[str]]] = {}
         self._anywhere: list[tuple[int, re.Pattern[str]]] = []
         for k, anchor in enumerate(acts):
@@ -223,7 +222,7 @@ class Reader:
         for k, (anchor, score, least) in enumerate(zip(self.acts, scores, self.thresholds, strict=True)):
             if k in cued:
                 least = min(self.scale.cued_least, least)
-            elif disowned and _can_hurt(anchor) and anchor.axis != "C":
+            elif disowned and can_hurt(anchor) and anchor.axis != "C":
                 continue
             if score >= least:
                 found[anchor.id] = score
@@ -253,9 +252,25 @@ def turns_of_phrase(blanked: list[str], question: bool) -> set[str]:
     return {*run[1:], *map(" ".join, pairwise(run)), *map(" * ".join, apart)}
 
 
-@lru_cache(maxsize=8)
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A reader, and how it scores its own examples."""
+
+    reader: Reader
+    shown: NDArray[np.bool_]
+    """Whether an example shows an act, shape (examples, acts)."""
+    unseen: Vec
+    """Its score for each act, as if it had been left out of the fit; the same shape."""
+
+
 def reader(name: str, encoder: str = "wordllama") -> Reader:
-    """Fit a rubric's reader on its examples (some 100 ms with static vectors).
+    """Return a rubric's reader, fitted on first use (some 100 ms with static vectors)."""
+    return fitted(name, encoder).reader
+
+
+@lru_cache(maxsize=8)
+def fitted(name: str, encoder: str = "wordllama") -> Fit:
+    """Fit a rubric's reader on its examples.
 
     Examples against an act, and the neutral ones, teach what none of the acts is.
 
@@ -278,8 +293,9 @@ def reader(name: str, encoder: str = "wordllama") -> Reader:
     thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k], scale.harm_least) for k, a in enumerate(acts))
     harms = [k for k, a in enumerate(acts) if a.level < 0]
     harm_least = float(np.quantile(unseen[:, harms].sum(axis=1)[~y[:, harms].any(axis=1)], 1.0 - HARM_ALARMS))
-    packed = np.ascontiguousarray(weights)
-    return Reader(acts, blank.cues, blank.turns, packed, thresholds, harm_least, speaker, scale)
+    packed: Vec = np.ascontiguousarray(weights)
+    found_reader = Reader(acts, blank.cues, blank.turns, packed, thresholds, harm_least, speaker, scale)
+    return Fit(found_reader, y > 0, unseen)
 
 
 def _matrix(acts: tuple[Anchor, ...], texts: list[str], speaker: Encoder, scale: Scale) -> tuple[Vec, Reader]:
@@ -288,6 +304,7 @@ def _matrix(acts: tuple[Anchor, ...], texts: list[str], speaker: Encoder, scale:
     counts = Counter(t for s, text in zip(said, texts, strict=True) for t in turns_of_phrase(s, text.endswith("?")))
     first = len(scale.spans) * speaker.dim + len(acts) + 3
     turns = {t: first + k for k, (t, _) in enumerate(counts.most_common(TURNS))}
+    speaker.encode_all([[w for w in words if w != "_"] for words in said])  # at once, for encoders that remember
     blank = Reader(acts, Cues(acts), turns, np.zeros((0, 0), dtype=np.float32), (), 0.0, speaker, scale)
     x = np.zeros((len(texts), first + len(turns)), dtype=np.float32)
     for row, blanked, text in zip(x, said, texts, strict=True):
@@ -297,7 +314,7 @@ def _matrix(acts: tuple[Anchor, ...], texts: list[str], speaker: Encoder, scale:
 
 
 def _threshold(anchor: Anchor, others: Vec, harm_least: float) -> float:
-    rate = FALSE_ALARMS["neg" if _can_hurt(anchor) else "prog"]
+    rate = FALSE_ALARMS["neg" if can_hurt(anchor) else "prog"]
     passed = float(np.quantile(others, 1.0 - rate))
     return passed if anchor.level > 0 else max(passed, harm_least)
 

@@ -22,7 +22,7 @@ class Scale:
     """What likenesses and scores mean under one encoder.
 
     Those of `wordllama` are the reference. Another encoder's are set by a rule, not by hand: as rare among our own
-    unrelated texts as the reference's (`benchmarks/likeness.py` prints both).
+    texts as the reference's (`benchmarks/likeness.py` states the rule and prints the values).
     """
 
     alike: float
@@ -63,6 +63,15 @@ class Encoder(Protocol):
 
 SCALES: dict[str, Scale] = {
     "wordllama": Scale(alike=0.5, hurts=0.62, surely_hurts=0.85, harm_least=0.2, cued_least=0.15),
+    "minilm": Scale(
+        alike=0.518,
+        hurts=0.573,
+        surely_hurts=0.838,
+        harm_least=0.276,
+        cued_least=0.15,
+        spans=(slice(None),),
+        weights=(1.0,),
+    ),
 }
 
 
@@ -75,4 +84,8 @@ def encoder_of(name: str) -> Encoder:
     """
     if name == "wordllama":
         return encoder()
+    if name == "minilm":
+        from echo_env.agents.embedded.minilm import MiniLM
+
+        return MiniLM()
     raise unknown_name("encoder", name, SCALES)
