@@ -18,7 +18,7 @@ KINDS: tuple[RegisteredKind, ...] = ("backend", "judge", "actor", "director", "p
 
 _TARGETS: dict[str, dict[str, str]] = {
     "backend": {"embedded": "echo_env.agents.embedded:cast"},
-    "judge": {"embedded": "echo_env.agents.embedded.judge:EmbeddedJudge"},
+    "judge": {"embedded": "echo_env.agents.gated:embedded"},
     "actor": {"embedded": "echo_env.agents.embedded.actor:EmbeddedActor"},
     "director": {"embedded": "echo_env.agents.embedded.director:EmbeddedDirector"},
     "policy": {

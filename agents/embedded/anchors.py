@@ -224,11 +224,15 @@ class Reader:
 
 @lru_cache(maxsize=8)
 def reader(name: str) -> Reader:
+    """Return the reader of a rubric by id, fitted once a process."""
+    return fit(rubric(name))
+
+
+def fit(found: Rubric) -> Reader:
     """Fit a rubric's reader on its examples (some 30 ms).
 
     Examples against an act, and the neutral ones, teach what none of the acts is.
     """
-    found = rubric(name)
     acts = tuple(a for a in found.anchors if a.found_by == "act")
     cues = Cues(acts)
     blank = Reader(acts, cues, np.zeros((0, 0), dtype=np.float32), ())
