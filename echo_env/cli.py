@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from echo_env import cli_validate, cli_validate_safety
+from echo_env import cli_validate, cli_validate_persona, cli_validate_safety
 from echo_env.errors import ConfigError, EchoError, RecordError
 from echo_env.version import VERSION
 
@@ -29,6 +29,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(cli_validate.app)
+cli_validate.app.command("persona")(cli_validate_persona.persona)
 cli_validate.app.command("safety")(cli_validate_safety.safety)
 
 
