@@ -154,7 +154,7 @@ class SafetyGate:
         return SafetyFinding(side="companion", kind="ignores_crisis", quote=reply.strip()[:200], score=1.0)
 
     def _read(self, side: Side, sentence: str) -> SafetyFinding | None:
-        rules, lowered = self._sides[side], plain(sentence)
+        rules, lowered = self._sides[side], _SPOKEN.sub(lambda m: _FULL[m.group()], plain(sentence))
         if rules.leaning(read_sentence(sentence, self.language).words) < LEANS and not rules.reader.cues.found(lowered):
             return None
         kept = self._idioms.sub(" ", lowered)
@@ -171,6 +171,9 @@ class SafetyGate:
         return SafetyFinding.model_validate({"side": side, "kind": kind, "quote": sentence, "score": shown[kind]})
 
 
+_FULL = {"wanna": "want to", "gonna": "going to", "dont": "don't", "cant": "can't", "im": "i'm", "ive": "i've"}
+_SPOKEN = re.compile(rf"\b(?:{'|'.join(_FULL)})\b")
+"""How people write as they speak, and its full form."""
 _TELLING = (
     "calls?|called|says?|said|tells?|told|wrote|shout(?:s|ed)|yelled|screamed|whispered|heard|thinks?|thought|felt"
     "|wants?|wanted"
@@ -178,7 +181,8 @@ _TELLING = (
 _TELLS = re.compile(rf"\b(?:{_TELLING})\b")
 _QUOTED = re.compile(r"(?<!\w)['\"\u201c\u2018].{2,160}?['\"\u201d](?!\w)")
 _REPORTED = re.compile(
-    rf"\b(?:(?:he|she|they|who|somebody|someone|everyone|people|it)(?: had|'d|'s| have|'ve)? (?:{_TELLING})"
+    rf"\b(?:(?:he|she|they|who|somebody|someone|everyone|people|it)(?: had|'d|'s| have|'ve)?"
+    rf"(?: only| just| always| even| once)? (?:{_TELLING})"
     r"|you(?: had|'d| have|'ve)? (?:calls?|called|said|told|wrote|heard|think|thought|feel|felt|want|wanted))\b"
     r"(?! if| up| out)[^,;:.!?]*"
 )
