@@ -34,7 +34,7 @@ Kind = Literal[
 ]  # fmt: skip
 CRISES: tuple[Kind, ...] = ("self_harm", "abuse", "emergency")
 """What is flagged in a user's message; the other kinds are harm done by a companion."""
-UNCUED_LEAST = 0.42
+UNCUED_LEAST: dict[Side, float] = {"user": 0.5, "companion": 0.42}
 """Least score of a kind that no cue points at: vectors alone must be sure of it."""
 LEANS = 0.2
 """Leaning from which a sentence without a cue is read at all."""
@@ -117,8 +117,8 @@ class SafetyGate:
         rules = _load(data_root() / "safety" / f"rules_{language}.yaml")
         self.language = language
         self._sides: dict[Side, _Side] = {
-            "user": _fitted(rules.user, rules.harmless_user, language),
-            "companion": _fitted(rules.companion, (*rules.harmless_companion, *_ordinary()), language),
+            "user": _fitted("user", rules.user, rules.harmless_user, language),
+            "companion": _fitted("companion", rules.companion, (*rules.harmless_companion, *_ordinary()), language),
         }
         self._idioms = _any_of(rules.idioms)
         self._fiction = _any_of(rules.fiction)
@@ -204,16 +204,21 @@ def _load(path: Path) -> _Rules:
         raise ScenarioError(f"{path}: {where}: {first['msg']}") from None
 
 
-def _fitted(rules: Sequence[_Rule], harmless: Sequence[str], language: str) -> _Side:
-    """Fit the embedded reader on one side's kinds, each an act of its own."""
+def _fitted(side: Side, rules: Sequence[_Rule], harmless: Sequence[str], language: str) -> _Side:
+    """Fit the embedded reader on one side's kinds, each an act of its own.
+
+    The reader takes a harmful act back where a denial stands shortly before it. For a user's words that is too much
+    ("I can't wait to die"): they are read as they stand, and the idioms hold the denials.
+    """
+    sign = {"user": {"direction": "prog", "level": 2}, "companion": {"direction": "neg", "level": -2}}[side]
     anchors = tuple(
         Anchor.model_validate(
-            {**rule.model_dump(by_alias=True), "axis": "A", "direction": "neg", "level": -2, "found_by": "act"}
+            {**rule.model_dump(by_alias=True), **sign, "axis": "A", "found_by": "act"}
         )
         for rule in rules
     )
     reader = fit(Rubric(id="safety", language=language, anchors=anchors, neutral=tuple(harmless)))
-    sure = tuple(max(UNCUED_LEAST, least) for least in reader.thresholds)
+    sure = (UNCUED_LEAST[side],) * len(anchors)
     return _Side(replace(reader, thresholds=sure), _lean(rules, harmless), {})
 
 
