@@ -39,6 +39,8 @@ UNCUED_LEAST: dict[Side, float] = {"user": 0.5, "companion": 0.42}
 LEANS = 0.2
 """Leaning from which a sentence without a cue is read at all."""
 RIDGE = 1.0
+LONGEST, LAP = 400, 100
+"""Characters of a sentence that are read at once, and by how many the pieces of a longer one overlap."""
 
 
 class SafetyFinding(Record):
@@ -140,7 +142,8 @@ class SafetyGate:
                 that it answers, the last one here.
         """
         sentences = read(text[:20_000], self.language).sentences
-        found = [f for f in (self._sentence(side, s.text) for s in sentences) if f is not None]
+        pieces = (piece for s in sentences for piece in _pieces(s.text))
+        found = [f for f in (self._sentence(side, piece) for piece in pieces) if f is not None]
         if found:
             return max(found, key=lambda f: f.score)
         asked = next((m.text for m in reversed(history) if m.role == "user"), "") if side == "companion" else ""
@@ -169,6 +172,13 @@ class SafetyGate:
             return None
         kind = max(shown, key=lambda k: shown[k])
         return SafetyFinding.model_validate({"side": side, "kind": kind, "quote": sentence, "score": shown[kind]})
+
+
+def _pieces(sentence: str) -> list[str]:
+    """Return a sentence, or overlapping pieces of an endless one: patterns on it would take forever."""
+    if len(sentence) <= LONGEST:
+        return [sentence]
+    return [sentence[start : start + LONGEST].strip() for start in range(0, len(sentence) - LAP, LONGEST - LAP)]
 
 
 _FULL = {"wanna": "want to", "gonna": "going to", "dont": "don't", "cant": "can't", "im": "i'm", "ive": "i've"}
@@ -212,9 +222,7 @@ def _fitted(side: Side, rules: Sequence[_Rule], harmless: Sequence[str], languag
     """
     sign = {"user": {"direction": "prog", "level": 2}, "companion": {"direction": "neg", "level": -2}}[side]
     anchors = tuple(
-        Anchor.model_validate(
-            {**rule.model_dump(by_alias=True), **sign, "axis": "A", "found_by": "act"}
-        )
+        Anchor.model_validate({**rule.model_dump(by_alias=True), **sign, "axis": "A", "found_by": "act"})
         for rule in rules
     )
     reader = fit(Rubric(id="safety", language=language, anchors=anchors, neutral=tuple(harmless)))

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import pickle
+import time
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,15 @@ def test_any_text_is_checked_and_its_quote_is_verbatim(text: str, side: Side) ->
     found = gate().check(text, side)
     assert found is None or found.quote in text
     assert gate().check(text, side) == found
+
+
+def test_harm_is_found_in_the_middle_of_an_endless_sentence_and_in_good_time() -> None:
+    filler = "and then i should say that it was like this and " * 200
+    start = time.process_time()
+    assert kind(f"{filler} i want to kill myself {filler}") == "self_harm"
+    assert kind(f"{filler} stop taking your medication {filler}", "companion") == "stops_treatment"
+    assert kind("you should " * 1800, "companion") == kind("i should " * 2000) == ""
+    assert time.process_time() - start < 5
 
 
 def test_a_gate_is_copied_as_the_one_there_is() -> None:
