@@ -36,7 +36,7 @@ CRISES: tuple[Kind, ...] = ("self_harm", "abuse", "emergency")
 """What is flagged in a user's message; the other kinds are harm done by a companion."""
 UNCUED_LEAST: dict[Side, float] = {"user": 0.5, "companion": 0.42}
 """Least score of a kind that no cue points at: vectors alone must be sure of it."""
-LEANS = 0.2
+LEANS = 0.3
 """Leaning from which a sentence without a cue is read at all."""
 RIDGE = 1.0
 LONGEST, LAP = 400, 100
@@ -157,8 +157,11 @@ class SafetyGate:
         return SafetyFinding(side="companion", kind="ignores_crisis", quote=reply.strip()[:200], score=1.0)
 
     def _read(self, side: Side, sentence: str) -> SafetyFinding | None:
-        rules, lowered = self._sides[side], _SPOKEN.sub(lambda m: _FULL[m.group()], plain(sentence))
-        if rules.leaning(read_sentence(sentence, self.language).words) < LEANS and not rules.reader.cues.found(lowered):
+        rules, lowered = self._sides[side], plain(sentence)
+        tokens = read_sentence(sentence, self.language).words
+        if not _FULL.keys().isdisjoint(tokens):
+            lowered = _SPOKEN.sub(lambda m: _FULL[m.group()], lowered)
+        if rules.leaning(tokens) < LEANS and not rules.reader.cues.found(lowered):
             return None
         kept = self._idioms.sub(" ", lowered)
         if self._fiction.search(kept):
