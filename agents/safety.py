@@ -184,7 +184,8 @@ def _pieces(sentence: str) -> list[str]:
     return [sentence[start : start + LONGEST].strip() for start in range(0, len(sentence) - LAP, LONGEST - LAP)]
 
 
-_FULL = {"wanna": "want to", "gonna": "going to", "dont": "don't", "cant": "can't", "im": "i'm", "ive": "i've"}
+_CANT = "cant"  # codespell:ignore cant
+_FULL = {"wanna": "want to", "gonna": "going to", "dont": "don't", _CANT: "can't", "im": "i'm", "ive": "i've"}
 _SPOKEN = re.compile(rf"\b(?:{'|'.join(_FULL)})\b")
 """How people write as they speak, and its full form."""
 _TELLING = (

@@ -158,8 +158,8 @@ def test_an_unjudged_case_is_counted_and_in_no_share() -> None:
 
 
 def test_an_unknown_judge_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="embeded"):
-        measure("embeded")
+    with pytest.raises(ConfigError, match="embody"):
+        measure("embody")
 
 
 def case(own: float, *others: float, scenario: str = "a", turn: int = 1) -> Case:
