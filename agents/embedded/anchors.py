@@ -270,7 +270,12 @@ def reader(name: str, encoder: str = "wordllama") -> Reader:
 
 @lru_cache(maxsize=8)
 def fitted(name: str, encoder: str = "wordllama") -> Fit:
-    """Fit a rubric's reader on its examples.
+    """Fit a rubric's reader, by the rubric's id, once a process."""
+    return fit(rubric(name), encoder)
+
+
+def fit(found: Rubric, encoder: str = "wordllama") -> Fit:
+    """Fit a rubric's reader on its examples (some 100 ms with static vectors).
 
     Examples against an act, and the neutral ones, teach what none of the acts is.
 
@@ -278,7 +283,6 @@ def fitted(name: str, encoder: str = "wordllama") -> Fit:
         ScenarioError: There is no such rubric, or it is malformed.
         ConfigError: There is no such encoder, or its weights are not installed.
     """
-    found = rubric(name)
     acts = tuple(a for a in found.anchors if a.found_by == "act")
     speaker, scale = encoder_of(encoder), SCALES[encoder]
     examples = _examples(found, acts)
