@@ -231,7 +231,8 @@ def _fitted(side: Side, rules: Sequence[_Rule], harmless: Sequence[str], languag
     )
     reader = fit(Rubric(id="safety", language=language, anchors=anchors, neutral=tuple(harmless))).reader
     sure = (UNCUED_LEAST[side],) * len(anchors)
-    return _Side(replace(reader, thresholds=sure), _lean(rules, harmless), {})
+    reader = replace(reader, thresholds=sure, harm_least=math.inf)  # each kind for itself, at its own threshold
+    return _Side(reader, _lean(rules, harmless), {})
 
 
 def _lean(rules: Sequence[_Rule], harmless: Sequence[str]) -> Vec:

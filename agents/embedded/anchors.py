@@ -227,7 +227,7 @@ class Reader:
             if score >= least:
                 found[anchor.id] = score
         harms = {a.id: score for a, score in zip(self.acts, scores, strict=True) if a.level < 0}
-        if not disowned and sum(harms.values()) >= self.harm_least and harms.keys().isdisjoint(found):
+        if harms and not disowned and sum(harms.values()) >= self.harm_least and harms.keys().isdisjoint(found):
             likeliest = max(harms, key=lambda anchor: harms[anchor])
             found[likeliest] = harms[likeliest]
         return found
