@@ -2,8 +2,7 @@
 
 Echo-N1 section 4.3.2: first evidence, then behavioural anchors, then numbers by fixed rules. The anchors are data
 (`sim_profiles/rubrics/`). Which act a sentence performs is told by a ridge regression, fitted at load on the rubric's
-own examples, from three kinds of features: its static vector (of all words, and of the opening), its common turns of
-phrase, and the anchors' cues.
+own examples, from its static vector, its common turns of phrase, and the anchors' cues.
 """
 
 from __future__ import annotations
@@ -25,9 +24,11 @@ from echo_env.profiles import data_root
 from echo_env.types import Axis, Record
 from echo_env.yamlfiles import read_yaml
 
-FALSE_ALARMS = {"prog": 0.05, "neg": 0.01}
-"""Share of the rubric's other sentences that may pass for an act, by direction. Generous for good acts, which count
-only where they meet a thing of their kind; strict for harm, where doubt speaks for the reply, and for advice."""
+FALSE_ALARMS = {2: 0.06, 1: 0.05}
+"""Share of the rubric's other sentences that may pass for a good act, by its level. The higher count only where the
+very sentence refers to a thing of their kind."""
+HURTFUL_ALARMS = 0.01
+"""The same for harm, where doubt speaks for the reply, and for advice."""
 HARM_ALARMS = 0.02
 """Share of the rubric's harmless sentences that may pass for harm of whichever kind."""
 CUE_WEIGHT = 0.5
@@ -35,7 +36,7 @@ CUE_WEIGHT = 0.5
 RIDGE = 4.0
 TURNS = 800
 """How many turns of phrase are features: the commonest of the rubric."""
-SAMPLED = 3
+SAMPLED = 2
 """One in so many of the rubric's examples is scored as if left out, to set the thresholds."""
 HARM_LEAST = 0.2
 """Least score of harm that no cue points at."""
@@ -54,6 +55,8 @@ class Anchor(Record):
     grounding: Literal["story", "feeling", "belief", "strength", "wish", "none"] = "none"
     looks_like: str
     cues: tuple[str, ...] = ()
+    denied_by: tuple[str, ...] = ()
+    """Patterns of a sentence that denies the act; idioms such as "no wonder" deny nothing."""
     for_: Annotated[tuple[str, ...], Field(alias="for")]
     against: tuple[str, ...] = ()
 
@@ -197,9 +200,11 @@ class Reader:
     turns: dict[str, int]
     """Common turns of phrase, numbered."""
     weights: Vec
-    """Shape (features, acts): of the dense features, then of the turns of phrase."""
+    """Shape (features, acts): the vector's dimensions, a constant, the cues, the turns of phrase."""
     thresholds: tuple[float, ...]
     """Least score for each act to be shown."""
+    denials: dict[str, re.Pattern[str]]
+    """What denies an act, by anchor."""
     harm_least: float
     """Least sum of the scores of all harms for the likeliest of them to be shown."""
 
@@ -213,37 +218,48 @@ class Reader:
         Returns:
             Anchor id -> score.
         """
-        dense, turns, cued = self._features(text, blanked)
-        scores = dense @ self.weights[: len(dense)]
-        if turns:
-            scores += self.weights[turns].sum(axis=0) / math.sqrt(len(turns))
-        return self._decided(scores.tolist(), cued, _DISOWNED.match(plain(text)) is not None)
+        lowered = plain(text)
+        vector, rows, sizes, cued = self._features(lowered, blanked)
+        scores = vector @ self.weights[:DIM] + sizes @ self.weights[rows]
+        found = self._decided(scores.tolist(), cued, _DISOWNED.match(lowered) is not None)
+        return {act: score for act, score in found.items() if not self.denied(act, lowered)}
+
+    def denied(self, act: str, lowered: str) -> bool:
+        """Whether a lower-cased sentence denies an act."""
+        pattern = self.denials.get(act)
+        return pattern is not None and pattern.search(lowered) is not None
 
     def _decided(self, scores: list[float], cued: set[int], disowned: bool) -> dict[str, float]:
-        found = {}
+        found, harm, likeliest, most = {}, 0.0, "", 0.0
         for k, (anchor, score, least) in enumerate(zip(self.acts, scores, self.thresholds, strict=True)):
+            if anchor.level < 0:
+                harm += score
+                if score > most:
+                    likeliest, most = anchor.id, score
             if k in cued:
                 least = min(CUED_LEAST, least)
-            elif disowned and _can_hurt(anchor) and anchor.axis != "C":
+            elif score < least or (disowned and _can_hurt(anchor) and anchor.axis != "C"):
                 continue
             if score >= least:
                 found[anchor.id] = score
-        harms = {a.id: score for a, score in zip(self.acts, scores, strict=True) if a.level < 0}
-        if not disowned and sum(harms.values()) >= self.harm_least and harms.keys().isdisjoint(found):
-            likeliest = max(harms, key=lambda anchor: harms[anchor])
-            found[likeliest] = harms[likeliest]
+        if harm >= self.harm_least and likeliest and not disowned:
+            found.setdefault(likeliest, most)
         return found
 
-    def _features(self, text: str, blanked: list[str]) -> tuple[Vec, list[int], set[int]]:
-        """Return the dense features, the rows of the turns of phrase, and the cued acts."""
-        kept = [w for w in blanked if w != "_"]
-        cued = self.cues.found(plain(text))
-        question = text.rstrip().endswith("?")
-        tail = [CUE_WEIGHT if k in cued else 0.0 for k in range(len(self.acts))]
-        tail += [0.5 if question else 0.0, 0.3 if "you" in kept else 0.0, 0.3]
-        whole, opening = encoder().spans(kept, (slice(None), slice(3)))
-        dense = np.concatenate([whole, 0.7 * opening, np.array(tail, dtype=np.float32)])
-        return dense, [self.turns[t] for t in turns_of_phrase(blanked, question) if t in self.turns], cued
+    def _features(self, lowered: str, blanked: list[str]) -> tuple[Vec, list[int], Vec, set[int]]:
+        """Return the sentence's vector; the rows and sizes of its other features; and the cued acts."""
+        cued = self.cues.found(lowered)
+        question = lowered.rstrip().endswith("?")
+        turns = [self.turns[t] for t in turns_of_phrase(blanked, question) if t in self.turns]
+        rows = [_CONSTANT, *[_CONSTANT + 1 + k for k in cued], *turns]
+        sizes = np.full(len(rows), CUE_WEIGHT, dtype=np.float32)
+        if turns:
+            sizes[-len(turns) :] = 1.0 / math.sqrt(len(turns))
+        return encoder().encode([w for w in blanked if w != "_"]), rows, sizes, cued
+
+
+_CONSTANT = DIM
+"""Row of the feature that is always there; those of the cues follow, and those of the turns of phrase."""
 
 
 def turns_of_phrase(blanked: list[str], question: bool) -> set[str]:
@@ -273,25 +289,26 @@ def reader(name: str) -> Reader:
     thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k]) for k, a in enumerate(acts))
     harms = [k for k, a in enumerate(acts) if a.level < 0]
     harm_least = float(np.quantile(unseen[:, harms].sum(axis=1)[~y[:, harms].any(axis=1)], 1.0 - HARM_ALARMS))
-    return Reader(acts, blank.cues, blank.turns, np.ascontiguousarray(weights), thresholds, harm_least)
+    denials = {a.id: re.compile("|".join(a.denied_by)) for a in acts if a.denied_by}
+    return Reader(acts, blank.cues, blank.turns, np.ascontiguousarray(weights), thresholds, denials, harm_least)
 
 
 def _matrix(acts: tuple[Anchor, ...], texts: list[str]) -> tuple[Vec, Reader]:
     """Return the features of a rubric's examples, and a reader without weights that makes them."""
     said = [spoken(text) for text in texts]
     counts = Counter(t for s, text in zip(said, texts, strict=True) for t in turns_of_phrase(s, text.endswith("?")))
-    first = 2 * DIM + len(acts) + 3
+    first = _CONSTANT + 1 + len(acts)
     turns = {t: first + k for k, (t, _) in enumerate(counts.most_common(TURNS))}
-    blank = Reader(acts, Cues(acts), turns, np.zeros((0, 0), dtype=np.float32), (), 0.0)
+    blank = Reader(acts, Cues(acts), turns, np.zeros((0, 0), dtype=np.float32), (), {}, 0.0)
     x = np.zeros((len(texts), first + len(turns)), dtype=np.float32)
     for row, blanked, text in zip(x, said, texts, strict=True):
-        row[:first], found, _ = blank._features(re.sub(r"[{}]", "", text), blanked)
-        row[found] = 1.0 / math.sqrt(max(1, len(found)))
+        row[:_CONSTANT], rows, sizes, _ = blank._features(re.sub(r"[{}]", "", plain(text)), blanked)
+        row[rows] = sizes
     return x, blank
 
 
 def _threshold(anchor: Anchor, others: Vec) -> float:
-    rate = FALSE_ALARMS["neg" if _can_hurt(anchor) else "prog"]
+    rate = HURTFUL_ALARMS if _can_hurt(anchor) else FALSE_ALARMS[anchor.level]
     passed = float(np.quantile(others, 1.0 - rate))
     return passed if anchor.level > 0 else max(passed, HARM_LEAST)
 
