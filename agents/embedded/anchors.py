@@ -24,9 +24,9 @@ from echo_env.profiles import data_root
 from echo_env.types import Axis, Record
 from echo_env.yamlfiles import read_yaml
 
-FALSE_ALARMS = {2: 0.06, 1: 0.05}
-"""Share of the rubric's other sentences that may pass for a good act, by its level. The higher count only where the
-very sentence refers to a thing of their kind."""
+FALSE_ALARMS = 0.06
+"""Share of the rubric's other sentences that may pass for a good act; it counts only where it meets a thing of its
+kind."""
 HURTFUL_ALARMS = 0.01
 """The same for harm, where doubt speaks for the reply, and for advice."""
 HARM_ALARMS = 0.02
@@ -308,7 +308,7 @@ def _matrix(acts: tuple[Anchor, ...], texts: list[str]) -> tuple[Vec, Reader]:
 
 
 def _threshold(anchor: Anchor, others: Vec) -> float:
-    rate = HURTFUL_ALARMS if _can_hurt(anchor) else FALSE_ALARMS[anchor.level]
+    rate = HURTFUL_ALARMS if _can_hurt(anchor) else FALSE_ALARMS
     passed = float(np.quantile(others, 1.0 - rate))
     return passed if anchor.level > 0 else max(passed, HARM_LEAST)
 
