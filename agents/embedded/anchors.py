@@ -34,7 +34,7 @@ HARM_ALARMS = 0.02
 CUE_WEIGHT = 0.5
 """Size of a cue among the features, beside a vector of length 1."""
 RIDGE = 4.0
-TURNS = 800
+TURNS = 600
 """How many turns of phrase are features: the commonest of the rubric."""
 SAMPLED = 2
 """One in so many of the rubric's examples is scored as if left out, to set the thresholds."""
@@ -271,7 +271,7 @@ def turns_of_phrase(blanked: list[str], question: bool) -> set[str]:
 
 @lru_cache(maxsize=8)
 def reader(name: str) -> Reader:
-    """Fit a rubric's reader on its examples (some 100 ms).
+    """Fit a rubric's reader on its examples (some 150 ms).
 
     Examples against an act, and the neutral ones, teach what none of the acts is.
     """
@@ -280,17 +280,16 @@ def reader(name: str) -> Reader:
     examples = _examples(found, acts)
     x, blank = _matrix(acts, [text for text, _ in examples])
     y = np.array([[1.0 if a.id == owner else 0.0 for a in acts] for _, owner in examples], dtype=np.float32)
-    covariance = x.T @ x + RIDGE * np.eye(x.shape[1], dtype=np.float32)
-    sample = slice(None, None, SAMPLED)
-    solved = np.linalg.solve(covariance, np.concatenate([x.T @ y, x[sample].T], axis=1))
-    weights, leverage = solved[:, : len(acts)], np.einsum("ij,ji->i", x[sample], solved[:, len(acts) :])[:, None]
-    y = y[sample]
-    unseen = (x[sample] @ weights - leverage * y) / (1.0 - leverage)  # each example scored as if it had been left out
+    inverse = np.linalg.inv(x.T @ x + RIDGE * np.eye(x.shape[1], dtype=np.float32))
+    weights = inverse @ (x.T @ y)
+    x, y = x[::SAMPLED], y[::SAMPLED]
+    leverage = np.einsum("ij,ij->i", x @ inverse, x)[:, None]
+    unseen = (x @ weights - leverage * y) / (1.0 - leverage)  # each example scored as if it had been left out
     thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k]) for k, a in enumerate(acts))
     harms = [k for k, a in enumerate(acts) if a.level < 0]
     harm_least = float(np.quantile(unseen[:, harms].sum(axis=1)[~y[:, harms].any(axis=1)], 1.0 - HARM_ALARMS))
     denials = {a.id: re.compile("|".join(a.denied_by)) for a in acts if a.denied_by}
-    return Reader(acts, blank.cues, blank.turns, np.ascontiguousarray(weights), thresholds, denials, harm_least)
+    return Reader(acts, blank.cues, blank.turns, weights, thresholds, denials, harm_least)
 
 
 def _matrix(acts: tuple[Anchor, ...], texts: list[str]) -> tuple[Vec, Reader]:
