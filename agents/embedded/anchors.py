@@ -220,7 +220,7 @@ class Reader:
         """
         lowered = plain(text)
         vector, rows, sizes, cued = self._features(lowered, blanked)
-        scores = vector @ self.weights[:DIM] + sizes @ self.weights[rows]
+        scores = vector @ self.weights[:DIM] + sizes @ self.weights.take(rows, axis=0)
         found = self._decided(scores.tolist(), cued, _DISOWNED.match(lowered) is not None)
         return {act: score for act, score in found.items() if not self.denied(act, lowered)}
 
