@@ -1,6 +1,6 @@
 """How well the rubric's reader tells acts, on phrases by another hand.
 
-    python benchmarks/acts.py [--part working|test|all]
+    python benchmarks/acts.py [--part working|test|all] [--judge second]
 
 The phrases are those of the reference companion (`sim_profiles/voices/companion_en.yaml`), written without sight of the
 rubric. Each kind of phrase performs one act, or none. Prints the share found and the share of others taken for it;
@@ -14,7 +14,7 @@ import argparse
 import random
 import re
 
-from echo_env.agents.embedded.anchors import reader, spoken
+from echo_env.agents.embedded.anchors import Reader, reader, spoken
 from echo_env.agents.embedded.skilled import phrases
 
 ACTS = {
@@ -29,9 +29,13 @@ PLAIN = ("reflect", "ask", "link", "lean")
 """Moves that perform none; those that name a feeling come close to validating it and are not counted for or against."""
 
 
-def shown(phrase: str) -> dict[str, float]:
+JUDGES = {"embedded": ("epm_v1", "wordllama"), "second": ("epm_second_v1", "minilm")}
+"""Judge -> its rubric and its encoder."""
+
+
+def shown(read: Reader, phrase: str) -> dict[str, float]:
     """Return the acts that a phrase shows, its slots blanked as the judge blanks the story's words."""
-    return reader("epm_v1").shown(re.sub(r"\{[^}]*\}", "it", phrase), spoken(phrase))
+    return read.shown(re.sub(r"\{[^}]*\}", "it", phrase), spoken(phrase))
 
 
 def part_of(kind: str, bank: tuple[str, ...], part: str) -> list[str]:
@@ -82,8 +86,10 @@ def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=("working", "test", "all"), default="all")
+    parser.add_argument("--judge", choices=sorted(JUDGES), default="embedded")
     args = parser.parse_args()
-    found = {kind: [shown(p) for p in part_of(kind, bank, args.part)] for kind, bank in phrases().items()}
+    read = reader(*JUDGES[args.judge])
+    found = {kind: [shown(read, p) for p in part_of(kind, bank, args.part)] for kind, bank in phrases().items()}
     report_each(found)
     report_single(found)
 

@@ -2,7 +2,7 @@
 
 Echo-N1 section 4.3.2: first evidence, then behavioural anchors, then numbers by fixed rules. The anchors are data
 (`sim_profiles/rubrics/`). Which act a sentence performs is told by a ridge regression, fitted at load on the rubric's
-own examples, from its static vector, its common turns of phrase, and the anchors' cues.
+own examples, from its vector, its common turns of phrase, and the anchors' cues.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from itertools import pairwise
 from typing import Annotated, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from echo_env.agents.embedded.language import DIM, Vec, encoder, lexicon, plain
+from echo_env.agents.embedded.encoders import SCALES, Encoder, Scale, encoder_of
+from echo_env.agents.embedded.language import Vec, lexicon, plain
 from echo_env.errors import ScenarioError
-from echo_env.profiles import data_root
+from echo_env.rubrics import read_rubric, rubric_path
 from echo_env.types import Axis, Record
-from echo_env.yamlfiles import read_yaml
 
-FALSE_ALARMS = 0.06
-"""Share of the rubric's other sentences that may pass for a good act; it counts only where it meets a thing of its
-kind."""
-HURTFUL_ALARMS = 0.01
-"""The same for harm, where doubt speaks for the reply, and for advice."""
+FALSE_ALARMS = {"prog": 0.06, "neg": 0.01}
+"""Share of the rubric's other sentences that may pass for an act, by direction. Generous for good acts, which count
+only where they meet a thing of their kind; strict for harm, where doubt speaks for the reply, and for advice."""
 HARM_ALARMS = 0.02
 """Share of the rubric's harmless sentences that may pass for harm of whichever kind."""
 CUE_WEIGHT = 0.5
@@ -38,10 +37,6 @@ TURNS = 600
 """How many turns of phrase are features: the commonest of the rubric."""
 SAMPLED = 2
 """One in so many of the rubric's examples is scored as if left out, to set the thresholds."""
-HARM_LEAST = 0.2
-"""Least score of harm that no cue points at."""
-CUED_LEAST = 0.15
-"""Score that is enough where one of the act's cues occurs."""
 
 
 class Anchor(Record):
@@ -78,11 +73,10 @@ def rubric(name: str) -> Rubric:
     Raises:
         ScenarioError: There is no such rubric, or it is malformed.
     """
-    path = data_root() / "rubrics" / f"{name}.yaml"
     try:
-        return Rubric.model_validate(read_yaml(path))
+        return Rubric.model_validate(read_rubric(name))
     except ValueError as e:
-        raise ScenarioError(f"{path}: {e}") from None
+        raise ScenarioError(f"{rubric_path(name)}: {e}") from None
 
 
 @lru_cache(maxsize=8)
@@ -91,7 +85,7 @@ def anchors_of(name: str) -> dict[str, Anchor]:
     return {a.id: a for a in rubric(name).anchors}
 
 
-def _can_hurt(anchor: Anchor) -> bool:
+def can_hurt(anchor: Anchor) -> bool:
     """Whether an act can count against a reply: harm, and advice, which may come too early."""
     return anchor.level < 0 or anchor.id == "P.prog.1.advises"
 
@@ -104,7 +98,7 @@ class Cues:
     """
 
     def __init__(self, acts: tuple[Anchor, ...]) -> None:
-        self._harm = [_can_hurt(anchor) for anchor in acts]
+        self._harm = [can_hurt(anchor) for anchor in acts]
         by_word: dict[str, dict[int, list[str]]] = {}
         self._anywhere: list[tuple[int, re.Pattern[str]]] = []
         for k, anchor in enumerate(acts):
@@ -207,6 +201,8 @@ class Reader:
     """What denies an act, by anchor."""
     harm_least: float
     """Least sum of the scores of all harms for the likeliest of them to be shown."""
+    encoder: Encoder
+    scale: Scale
 
     def shown(self, text: str, blanked: list[str]) -> dict[str, float]:
         """Return the acts that a sentence shows, with their scores.
@@ -220,7 +216,7 @@ class Reader:
         """
         lowered = plain(text)
         vector, rows, sizes, cued = self._features(lowered, blanked)
-        scores = vector @ self.weights[:DIM] + sizes @ self.weights.take(rows, axis=0)
+        scores = vector @ self.weights[: len(vector)] + sizes @ self.weights.take(rows, axis=0)
         found = self._decided(scores.tolist(), cued, _DISOWNED.match(lowered) is not None)
         return {act: score for act, score in found.items() if not self.denied(act, lowered)}
 
@@ -237,8 +233,8 @@ class Reader:
                 if score > most:
                     likeliest, most = anchor.id, score
             if k in cued:
-                least = min(CUED_LEAST, least)
-            elif score < least or (disowned and _can_hurt(anchor) and anchor.axis != "C"):
+                least = min(self.scale.cued_least, least)
+            elif score < least or (disowned and can_hurt(anchor) and anchor.axis != "C"):
                 continue
             if score >= least:
                 found[anchor.id] = score
@@ -251,15 +247,12 @@ class Reader:
         cued = self.cues.found(lowered)
         question = lowered.rstrip().endswith("?")
         turns = [self.turns[t] for t in turns_of_phrase(blanked, question) if t in self.turns]
-        rows = [_CONSTANT, *[_CONSTANT + 1 + k for k in cued], *turns]
+        constant = self.encoder.dim
+        rows = [constant, *[constant + 1 + k for k in cued], *turns]
         sizes = np.full(len(rows), CUE_WEIGHT, dtype=np.float32)
         if turns:
             sizes[-len(turns) :] = 1.0 / math.sqrt(len(turns))
-        return encoder().encode([w for w in blanked if w != "_"]), rows, sizes, cued
-
-
-_CONSTANT = DIM
-"""Row of the feature that is always there; those of the cues follow, and those of the turns of phrase."""
+        return self.encoder.encode([w for w in blanked if w != "_"]), rows, sizes, cued
 
 
 def turns_of_phrase(blanked: list[str], question: bool) -> set[str]:
@@ -269,47 +262,74 @@ def turns_of_phrase(blanked: list[str], question: bool) -> set[str]:
     return {*run[1:], *map(" ".join, pairwise(run)), *map(" * ".join, apart)}
 
 
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A reader, and how it scores its own examples."""
+
+    reader: Reader
+    shown: NDArray[np.bool_]
+    """Whether an example shows an act, shape (examples, acts)."""
+    unseen: Vec
+    """Its score for each act, as if it had been left out of the fit; the same shape."""
+
+
+def reader(name: str, encoder: str = "wordllama") -> Reader:
+    """Return a rubric's reader, fitted on first use (some 100 ms with static vectors)."""
+    return fitted(name, encoder).reader
+
+
 @lru_cache(maxsize=8)
-def reader(name: str) -> Reader:
-    """Fit a rubric's reader on its examples (some 150 ms).
+def fitted(name: str, encoder: str = "wordllama") -> Fit:
+    """Fit a rubric's reader, by the rubric's id, once a process."""
+    return fit(rubric(name), encoder)
+
+
+def fit(found: Rubric, encoder: str = "wordllama") -> Fit:
+    """Fit a rubric's reader on its examples (some 100 ms with static vectors).
 
     Examples against an act, and the neutral ones, teach what none of the acts is.
+
+    Raises:
+        ScenarioError: There is no such rubric, or it is malformed.
+        ConfigError: There is no such encoder, or its weights are not installed.
     """
-    found = rubric(name)
     acts = tuple(a for a in found.anchors if a.found_by == "act")
+    speaker, scale = encoder_of(encoder), SCALES[encoder]
     examples = _examples(found, acts)
-    x, blank = _matrix(acts, [text for text, _ in examples])
+    x, blank = _matrix(acts, [text for text, _ in examples], speaker, scale)
     y = np.array([[1.0 if a.id == owner else 0.0 for a in acts] for _, owner in examples], dtype=np.float32)
     inverse = np.linalg.inv(x.T @ x + RIDGE * np.eye(x.shape[1], dtype=np.float32))
-    weights = inverse @ (x.T @ y)
+    weights: Vec = inverse @ (x.T @ y)
     x, y = x[::SAMPLED], y[::SAMPLED]
     leverage = np.einsum("ij,ij->i", x @ inverse, x)[:, None]
     unseen = (x @ weights - leverage * y) / (1.0 - leverage)  # each example scored as if it had been left out
-    thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k]) for k, a in enumerate(acts))
+    thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k], scale.harm_least) for k, a in enumerate(acts))
     harms = [k for k, a in enumerate(acts) if a.level < 0]
     harm_least = float(np.quantile(unseen[:, harms].sum(axis=1)[~y[:, harms].any(axis=1)], 1.0 - HARM_ALARMS))
     denials = {a.id: re.compile("|".join(a.denied_by)) for a in acts if a.denied_by}
-    return Reader(acts, blank.cues, blank.turns, weights, thresholds, denials, harm_least)
+    found_reader = Reader(acts, blank.cues, blank.turns, weights, thresholds, denials, harm_least, speaker, scale)
+    return Fit(found_reader, y > 0, unseen)
 
 
-def _matrix(acts: tuple[Anchor, ...], texts: list[str]) -> tuple[Vec, Reader]:
+def _matrix(acts: tuple[Anchor, ...], texts: list[str], speaker: Encoder, scale: Scale) -> tuple[Vec, Reader]:
     """Return the features of a rubric's examples, and a reader without weights that makes them."""
     said = [spoken(text) for text in texts]
     counts = Counter(t for s, text in zip(said, texts, strict=True) for t in turns_of_phrase(s, text.endswith("?")))
-    first = _CONSTANT + 1 + len(acts)
+    first = speaker.dim + 1 + len(acts)
     turns = {t: first + k for k, (t, _) in enumerate(counts.most_common(TURNS))}
-    blank = Reader(acts, Cues(acts), turns, np.zeros((0, 0), dtype=np.float32), (), {}, 0.0)
+    speaker.encode_all([[w for w in words if w != "_"] for words in said])  # at once, for encoders that remember
+    blank = Reader(acts, Cues(acts), turns, np.zeros((0, 0), dtype=np.float32), (), {}, 0.0, speaker, scale)
     x = np.zeros((len(texts), first + len(turns)), dtype=np.float32)
     for row, blanked, text in zip(x, said, texts, strict=True):
-        row[:_CONSTANT], rows, sizes, _ = blank._features(re.sub(r"[{}]", "", plain(text)), blanked)
+        row[: speaker.dim], rows, sizes, _ = blank._features(re.sub(r"[{}]", "", plain(text)), blanked)
         row[rows] = sizes
     return x, blank
 
 
-def _threshold(anchor: Anchor, others: Vec) -> float:
-    rate = HURTFUL_ALARMS if _can_hurt(anchor) else FALSE_ALARMS
+def _threshold(anchor: Anchor, others: Vec, harm_least: float) -> float:
+    rate = FALSE_ALARMS["neg" if can_hurt(anchor) else "prog"]
     passed = float(np.quantile(others, 1.0 - rate))
-    return passed if anchor.level > 0 else max(passed, HARM_LEAST)
+    return passed if anchor.level > 0 else max(passed, harm_least)
 
 
 def _examples(found: Rubric, acts: tuple[Anchor, ...]) -> list[tuple[str, str]]:
