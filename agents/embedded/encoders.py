@@ -35,10 +35,6 @@ class Scale:
     """Least score of harm that no cue points at."""
     cued_least: float
     """Score that is enough where one of the act's cues occurs."""
-    spans: tuple[slice, ...] = (slice(None), slice(3))
-    """Parts of a sentence that tell an act: all of it and, where vectors know no order, its opening."""
-    weights: tuple[float, ...] = (1.0, 0.7)
-    """How much each part weighs."""
 
 
 class Encoder(Protocol):
@@ -63,15 +59,7 @@ class Encoder(Protocol):
 
 SCALES: dict[str, Scale] = {
     "wordllama": Scale(alike=0.5, hurts=0.62, surely_hurts=0.85, harm_least=0.2, cued_least=0.15),
-    "minilm": Scale(
-        alike=0.518,
-        hurts=0.573,
-        surely_hurts=0.838,
-        harm_least=0.276,
-        cued_least=0.15,
-        spans=(slice(None),),
-        weights=(1.0,),
-    ),
+    "minilm": Scale(alike=0.518, hurts=0.573, surely_hurts=0.838, harm_least=0.276, cued_least=0.15),
 }
 
 
