@@ -25,7 +25,7 @@ from echo_env.errors import ScenarioError
 from echo_env.rubrics import read_rubric, rubric_path
 from echo_env.types import Axis, Record
 
-FALSE_ALARMS = {"prog": 0.06, "neg": 0.01}
+FALSE_ALARMS = {"prog": 0.14, "neg": 0.01}
 """Share of the rubric's other sentences that may pass for an act, by direction. Generous for good acts, which count
 only where they meet a thing of their kind; strict for harm, where doubt speaks for the reply, and for advice."""
 HARM_ALARMS = 0.02
