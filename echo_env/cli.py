@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from echo_env.cli_validate import app as validate_app
 from echo_env.errors import ConfigError, EchoError, RecordError
 from echo_env.version import VERSION
 
@@ -27,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.add_typer(validate_app, name="validate")
 
 
 class Format(StrEnum):

@@ -199,6 +199,7 @@ class Reaction(Record):
     good: bool
     """How a person labelled the reply beforehand."""
     before: str
+    """What the reply answers: the line of the story, without what the person said around it."""
     reply: str
     after: str
 

@@ -1,7 +1,8 @@
 """How the embedded person takes a reply: their own reading of it, never the judge's.
 
-A person notices whether they were answered, heard, advised, lectured, blamed or misread. This is cruder than the
-judge's reading and differs from it on purpose: someone may feel heard by what a judge finds empty.
+A person notices whether they were answered, heard, advised, lectured, blamed, mocked, waved aside or misread: by a few
+plain cues first, then by the manner of the reply (`manner.py`) together with how much of their own it takes up. This is
+cruder than the judge's reading and differs from it on purpose: someone may feel heard by what a judge finds empty.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from echo_env.agents.embedded.language import Reading, plain, read, voiced_feelings, words
+from echo_env.agents.embedded.answers import personal_fact
+from echo_env.agents.embedded.language import Reading, Sentence, plain, read, voiced_feelings, words
+from echo_env.agents.embedded.manner import manner
 from echo_env.profiles import CLUSTER_OF
 
 Kind = Literal[
-    "silence", "noise", "repeated", "blamed", "lectured", "advised", "misread", "wrong_feeling", "parroted",
-    "understood", "heard", "asked", "hollow",
+    "silence", "noise", "repeated", "blamed", "mocked", "dismissed", "ignored", "lectured", "advised", "misread",
+    "wrong_feeling", "parroted", "understood", "heard", "asked", "kindly", "hollow",
 ]  # fmt: skip
 
 _BLAME = re.compile(
     r"\byou('re| are|r)? (just |only |simply )*(overreact\w*|too sensitive|pathetic|ridiculous|so dramatic|being \w+)"
     r"|\b(is|was|'s|all|clearly) your (own )?fault|\b(get over it|snap out|grow up|bright side|could be worse)\b"
+    r"|\byou('re| are|r)? (\w+ ){0,2}(selfish|lazy|stupid|a coward|ungrateful|disgusting|weak|a failure)\b"
+    r"|\b(that|it|this) (is|was|'s) (so |just |really |very )?(selfish|lazy|stupid|disgusting|cowardly|weak|shameful)( of you)?\b"
+    r"|\bwhat('s| is) wrong with you\b|\bbecause of you\b|\bhow (can|could) you\b|\bshame on you\b|\bbring (it|this|that) on yourself\b"
+    r"|\bwhat did you (expect|think would)\b|\bno right to\b|\byou will never be\b|\bbad at (it|that)\b"
     r"|\bworse off\b|\bbig deal\b|\bstop (crying|whining|complaining)\b|\b(move on|calm down|at least you)\b"
 )
 _DENIED = re.compile(
@@ -36,6 +43,21 @@ _ADVICE = re.compile(
     r"\b(you (should|could try|might want to|need to|ought to)|have you (tried|considered|thought about)|why don't you"
     r"|i('d)? (suggest|recommend|advise)|try (to|and|\w+ing)|make a (list|plan)|how about|it (may|might) help to)\b"
 )
+_REQUEST = re.compile(r"\b(tell me (more )?about|(can|could|would|will) you (tell|say|describe|explain))\b|^(say|describe) ")
+"""Asks without a question mark."""
+_TAG = re.compile(
+    r",\s*(isn't|wasn't|aren't|weren't|don't|doesn't|didn't|won't|wouldn't|hasn't|haven't|is|was|are|were|do|does|did|will|has)"
+    r" (it|that|they|you|he|she|there|we)\s*\?|\b(got|have|had) (it|that|this|you) (all )?(right|straight)\b|\bdo i (understand|follow)\b|\bif i follow\b"
+)
+"""A question that wants a nod and no answer."""
+_SLIGHT = re.compile(
+    r"\b(it|that|this|he|she|they|there)('s|'re| is| are| was| were)? (\w+ )?(just|only|hardly|merely|probably|likely) (a|an|the|some|one|being|doing|busy|tired)\b"
+    r"|\bhave a point\b|\bget used to it\b|\bin your head\b|\blet's be realistic\b|\bnobody (cares|asked (you to|for)|laughs)\b|\bnot (that|so) (bad|many|much|special)\b"
+    r"|\bstop (over)?(think|worry|cry|complain|sulk|whin)ing\b|\b(bare minimum|overrated|problem solved|get over|cheer up|be grateful|be happy for)\b"
+    r"|\b(what do you (expect|want) me to|why are you telling me|not my problem|i don't (care|see the)|i fail to see|i (won't|can't|don't) (pretend|say that|find))\b"
+    r"|\b(ha|haha|lol|hilarious|boo hoo|poor you|lucky you|oh dear|good one|how romantic|a bit dramatic|bit dramatic|what a (bargain|hero|martyr|drama|surprise|shame))\b"
+)
+"""Waves aside or makes fun."""
 _SORRY = re.compile(r"\bsorry\b|\bhere for you\b|\bnot alone\b|\bhug")
 
 
@@ -49,7 +71,7 @@ class Appraisal:
     detail: str = ""
     """The word that was wrong, for "misread" and "wrong_feeling"."""
     question: Reading | None = None
-    """The question in it, if any."""
+    """The direct question in it, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +88,8 @@ class Moment:
     """The people in their life."""
     earlier: frozenset[str]
     """Sentences that the companion has said before, lower case."""
+    story: frozenset[str]
+    """Content stems of their whole story, told or not."""
     wants_advice: bool
     """Whether they look for help with doing."""
     language: str = "en"
@@ -74,19 +98,24 @@ class Moment:
 def appraise(reply: str, moment: Moment) -> Appraisal:
     """Take in a reply."""
     reading = read(reply[:4000], moment.language)
-    asked = [s for s in reading.sentences if s.question]
+    asked = [s for s in reading.sentences if _asks(s)]
     question = Reading.of(asked[-1].text, (asked[-1],)) if asked else None
-    kind, warmth, detail = _take(reading, reply, moment)
+    kind, warmth, detail = _take(reading, reply, moment, question)
     return Appraisal(kind, warmth, detail, question)
 
 
-def _take(reading: Reading, reply: str, moment: Moment) -> tuple[Kind, float, str]:
-    lowered = plain(reply)
+def _asks(sentence: Sentence) -> bool:
+    text = plain(sentence.text)
+    return (sentence.question and not _TAG.search(text)) or _REQUEST.search(text) is not None
+
+
+def _take(reading: Reading, reply: str, moment: Moment, question: Reading | None) -> tuple[Kind, float, str]:
     tokens = reading.words
     if not tokens:
         return ("noise" if reply.strip() else "silence"), -0.3, ""
     if len(tokens) >= 8 and sum(len(s.telling) for s in reading.sentences) > 0.85 * len(tokens):
         return "noise", -0.3, ""
+    lowered = plain(reply)
     blame = _BLAME.search(lowered)
     if blame and not _DENIED.search(lowered[: blame.start()]):
         return "blamed", -0.9, ""
@@ -97,24 +126,73 @@ def _take(reading: Reading, reply: str, moment: Moment) -> tuple[Kind, float, st
     strangers = sorted(r for s in reading.sentences for r in s.relations - moment.relations)
     if strangers:
         return "misread", -0.35, strangers[0]
+    if _copies(reading, moment.last):
+        return "parroted", -0.2, ""
+    if question is not None and personal_fact(plain(question.text)) and len(reading.sentences) <= 2:
+        return "asked", 0.15, ""
+    return _sense(reading, lowered, moment)
+
+
+GROUNDED = (1.2, 2.2)
+"""What a reply gains by one word of the person's own, and by two or more."""
+NAMED = 1.3
+"""What it gains by naming what they feel, or something near it."""
+MANNER = 1.7
+"""Weight of its manner."""
+ENOUGH = 1.1
+"""What makes a reply welcome. These five were fitted, and rounded, on the working half of the labelled replies."""
+SLIGHTED = 2.0
+"""What a phrase takes away that waves aside or makes fun."""
+COLD_ASKING, CURT_ASKING = -0.8, -0.4
+"""Manner below which a mere question is taken ill: one about the person's story, and any other."""
+
+
+def _sense(reading: Reading, lowered: str, moment: Moment) -> tuple[Kind, float, str]:
+    """Weigh manner, ground and feelings of a reply that no plain cue has settled."""
     echoed = reading.content & read(moment.last, moment.language).content
     known = reading.content & moment.told
     named = reading.feelings
-    if named & (moment.feelings | voiced_feelings(moment.last, moment.language)) and len(named) <= 2:
-        return "understood", 1.0 if known else 0.5, ""
     near = {CLUSTER_OF[f] for f in named} & {CLUSTER_OF[f] for f in moment.feelings}
+    exact = named & (moment.feelings | voiced_feelings(moment.last, moment.language))
+    heard = manner(moment.language)
+    tone = sum([heard.warmth(s, moment.story) for s in reading.sentences]) / len(reading.sentences)
+    if all(_asks(s) for s in reading.sentences) and not _ADVICE.search(lowered) and not _SLIGHT.search(lowered):
+        if tone > (COLD_ASKING if reading.content & moment.story else CURT_ASKING):
+            return "asked", 0.35 if known else 0.15, ""
+    welcome = MANNER * tone + (GROUNDED[min(len(known), 2) - 1] if known else 0.0) + (NAMED if near or exact else 0.0)
+    if _SLIGHT.search(lowered):
+        welcome -= SLIGHTED
+    advice = (0.25 if moment.wants_advice else -0.25) + (0.1 if known else -0.1)
+    if welcome < ENOUGH:
+        if named and not near and not exact and len(named) <= 2 and not any(s.question for s in reading.sentences):
+            return "wrong_feeling", -0.15, sorted(named)[0]
+        return _cold(heard.coldest(reading.sentences, moment.story), welcome, advice, lowered)
+    if exact and len(named) <= 2:
+        return "understood", 1.0 if known else 0.5, ""
     if _ADVICE.search(lowered):
-        return "advised", (0.25 if moment.wants_advice else -0.25) + (0.1 if known else -0.1), ""
-    if named and not near and len(named) <= 2 and not any(s.question for s in reading.sentences):
-        return "wrong_feeling", -0.15, sorted(named)[0]
-    if _copies(reading, moment.last):
-        return "parroted", -0.2, ""
+        return "advised", advice, ""
     if len(echoed) >= 2 or (echoed and near) or (len(known) >= 2 and near):
         return "heard", 0.6, ""
     if any(s.question for s in reading.sentences):
         return "asked", 0.35 if known else 0.15, ""
-    if echoed or len(known) >= 2:
-        return "heard", 0.4, ""
+    return ("heard", 0.4, "") if known else ("kindly", 0.05, "")
+
+
+_WARMTH: dict[str, tuple[Kind, float]] = {
+    "blamed": ("blamed", -0.9),
+    "mocked": ("mocked", -0.7),
+    "dismissed": ("dismissed", -0.5),
+    "lectured": ("lectured", -0.6),
+    "ignored": ("ignored", -0.25),
+}
+
+
+def _cold(nearest: str, welcome: float, advice: float, lowered: str) -> tuple[Kind, float, str]:
+    if _ADVICE.search(lowered) or (nearest == "advised" and welcome < ENOUGH / 2):
+        return "advised", advice, ""
+    if nearest in _WARMTH and welcome < ENOUGH / 2:
+        kind, warmth = _WARMTH[nearest]
+        return kind, warmth, ""
     return "hollow", -0.05 if _SORRY.search(lowered) else -0.15, ""
 
 

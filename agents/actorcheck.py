@@ -1,0 +1,401 @@
+"""Play conversations with an actor and probe it: what `echo-env validate actor` measures.
+
+Works with any actor behind the protocol; nothing here looks into its state. The director is the embedded one, told of no
+judgement, so that a conversation lasts as long as the check wants.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, cast
+
+from echo_env import registry
+from echo_env.build import build_policy, conversation_seed
+from echo_env.profiles import Line, Scenario, data_root
+from echo_env.realism import (
+    Facts,
+    Reaction,
+    TextStats,
+    contradictions,
+    dodges,
+    facts_of,
+    repeats,
+    reveal,
+    text_stats,
+    told_lines,
+    units,
+)
+from echo_env.roles import Actor, ActorView, Cue, Director, DirectorView, Exchange, Observation, Policy, cue_of, profiles_of
+from echo_env.types import Direction, Message, Record
+from echo_env.yamlfiles import read_yaml
+
+MakeActor = Callable[[int], Actor]
+
+PATIENCE = 45
+"""Turns of a whole conversation: the person's own patience."""
+
+
+def actor_maker(name: str) -> MakeActor:
+    """Return what builds an actor, by registered name or "module:attribute".
+
+    Raises:
+        ConfigError: There is no such actor.
+    """
+    return cast("MakeActor", registry.resolve("actor", name))
+
+
+# --- playing
+
+
+class SameReply:
+    """Says one thing, whatever it hears."""
+
+    id = "same"
+
+    def __init__(self, text: str = "Tell me more about that.") -> None:
+        self.text = text
+
+    async def respond(self, observation: Observation) -> str:
+        """Say it."""
+        return self.text
+
+
+class Asker:
+    """Asks the same few personal questions over and over."""
+
+    id = "asker"
+
+    async def respond(self, observation: Observation) -> str:
+        """Ask the next one."""
+        forms = [f for asked in questions()["personal"].values() for f in asked[:2]]
+        return str(forms[(len(observation.messages) // 2) % len(forms)])
+
+
+EXTRA: dict[str, Callable[[], Policy]] = {"same": SameReply, "asker": Asker}
+"""Companions that only this check knows, beside the registered policies."""
+POLICIES = ("silent", "template", "lecturer", "parrot", "adviser", "same", "asker", "skilled")
+"""Companions of the whole check; the last listens."""
+
+
+def companion(name: str) -> Policy:
+    """Return a companion by name: one of `EXTRA` or a registered policy."""
+    return EXTRA[name]() if name in EXTRA else build_policy(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One conversation."""
+
+    scenario: Scenario
+    messages: tuple[str, ...]
+    """The person's, the one after the last reply included."""
+    replies: tuple[str, ...]
+
+
+async def play(scenario: Scenario, make: MakeActor, policy: Policy, turns: int = PATIENCE, seed: int = 0) -> Played:
+    """Play a conversation of so many turns that nothing ends."""
+    actor, director = make(seed), cast("Callable[[], Director]", registry.resolve("director", "embedded"))()
+    profile, _ = profiles_of(scenario)
+    history: tuple[Exchange, ...] = ()
+    shown: tuple[Message, ...] = ()
+    cue = Cue("flow")
+    while True:
+        message = await actor.speak(ActorView(profile, history, cue))
+        if len(history) == turns:
+            return Played(scenario, (*(e.user for e in history), message), tuple(e.reply for e in history))
+        shown = (*shown, Message(role="user", text=message))
+        reply = await policy.respond(Observation(shown, scenario.language))
+        shown = (*shown, Message(role="companion", text=reply))
+        history = (*history, Exchange(message, reply))
+        none = (None,) * len(history)
+        direction = await director.direct(DirectorView(scenario, history, scenario.p0, none, none, PATIENCE))
+        if direction.function == "end_conversation":
+            direction = Direction(function="continue_naturally")
+        cue = cue_of(direction)
+
+
+async def answer(scenario: Scenario, make: MakeActor, replies: Sequence[str], cue: Cue, seed: int = 0) -> list[str]:
+    """Return the person's messages after these replies, the opening first; `cue` goes with every reply but the last."""
+    actor, (profile, _) = make(seed), profiles_of(scenario)
+    history: tuple[Exchange, ...] = ()
+    said = [await actor.speak(ActorView(profile, history, Cue("flow")))]
+    for k, reply in enumerate(replies):
+        history = (*history, Exchange(said[-1], reply))
+        said.append(await actor.speak(ActorView(profile, history, cue if k < len(replies) - 1 else Cue("flow"))))
+    return said
+
+
+# --- conversations with several companions
+
+
+class PolicyRow(Record):
+    """One companion's conversations with every person."""
+
+    policy: str
+    stats: TextStats
+    repeated: int
+    """Messages that came before in their conversation, word for word."""
+    contradictions: tuple[str, ...]
+    """What contradicted a profile: "family-01 turn 3: age 45"."""
+    told: float
+    """Mean share of the story told."""
+    deep: float
+    """Mean share of its deep lines told (childhood, teens, last beat, turning point)."""
+    turning_points: float
+    """Share of conversations in which the turning point came."""
+    turn_at: float | None
+    """Where it came at the earliest, as a share of the conversation: the median."""
+    order: float | None
+    """Mean rank correlation of a line's depth with its turn."""
+
+
+async def policy_row(
+    scenarios: Sequence[Scenario], make: MakeActor, name: str, turns: int, seed: int
+) -> tuple[PolicyRow, list[Played]]:
+    """Play one companion with every person, and measure what they said."""
+    talks = [
+        await play(s, make, companion(name), turns, conversation_seed(seed, s.id)) for s in scenarios
+    ]  # one after another: a remote actor's calls stay in order
+    found = [reveal(t.messages, t.scenario) for t in talks]
+    at = [r.turn_at for r in found if r.turn_at is not None]
+    order = [r.order for r in found if r.order is not None]
+    row = PolicyRow(
+        policy=name,
+        stats=text_stats([t.messages for t in talks]),
+        repeated=sum(len(repeats(t.messages).exact) for t in talks),
+        contradictions=tuple(c for t in talks for c in _contradicted(t, facts_of(t.scenario))),
+        told=statistics.fmean([r.told for r in found]),
+        deep=statistics.fmean([r.deep for r in found]),
+        turning_points=len(at) / len(found),
+        turn_at=statistics.median(at) if at else None,
+        order=statistics.fmean(order) if order else None,
+    )
+    return row, talks
+
+
+def _contradicted(talk: Played, facts: Facts) -> Iterator[str]:
+    for k, message in enumerate(talk.messages):
+        for what in contradictions(message, facts):
+            yield f"{talk.scenario.id} turn {k + 1}: {what}"
+
+
+# --- direct questions
+
+Answer = Literal["answered", "pointed", "dodged", "none"]
+"""Answered with the fact, pointed to what was said before, openly declined, or none of these."""
+
+
+class AskedRow(Record):
+    """Questions of one kind at one moment."""
+
+    kind: str
+    moment: str
+    asked: int
+    answered: int
+    pointed: int
+    dodged: int
+    missed: tuple[str, ...]
+    """Examples without an answer: "scenario: question -> message"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A direct question about a fact, and how to tell that it was answered."""
+
+    kind: str
+    text: str
+    wants: frozenset[str] = frozenset()
+    """Words of which one answers it."""
+    line: tuple[str, Line] | None = None
+    """The line that answers it."""
+
+
+@lru_cache(maxsize=1)
+def questions() -> dict[str, Any]:
+    """Load the question forms."""
+    found: dict[str, Any] = read_yaml(data_root() / "reactions" / "questions.yaml")
+    return found
+
+
+_FAMILY = frozenset(
+    "married husband wife widow widower divorced single fiancé fiancée partner boyfriend girlfriend son daughter child"
+    " children kid kids stepdaughter stepson baby mother mum mom dad father papa parents brother sister siblings twin"
+    " da ma papa family alone nobody grandson granddaughter goddaughter aunt uncle grandmother grandfather".split()
+)
+_TENS = dict(
+    zip((2, 3, 4, 5, 6, 7), ("twenties", "thirties", "forties", "fifties", "sixties", "seventies"), strict=True)
+)
+
+
+def questions_for(scenario: Scenario, about: int = 4, seed: int = 0) -> list[Question]:
+    """Return the questions about one person: every personal form, a few lines and names, and those written for them."""
+    forms, p = questions(), scenario.persona
+    rnd = random.Random(f"questions:{seed}:{scenario.id}")
+    job = frozenset(w for w in units(p.job) if len(w) > 3)
+    places = frozenset(w.lower() for w in re.findall(r"\b[A-Z][\w'-]+", p.job))
+    wants = {
+        "age": frozenset({str(p.age), _TENS.get(p.age // 10, "")}) - {""},
+        "job": job,
+        "name": frozenset({p.name.split()[0].lower()}),
+        "family": _FAMILY,
+        "place": places,
+    }
+    found = [Question(kind, text, wants[kind]) for kind in wants for text in forms["personal"][kind]]
+    lines = dict(scenario.items())
+    for item in rnd.sample(sorted(lines), min(about, len(lines))):
+        text = rnd.choice(forms["about"]).format(about=lines[item].about)
+        found.append(Question("about", text, line=(item, lines[item])))
+    names = sorted(_names(scenario))
+    for name in rnd.sample(names, min(about, len(names))):
+        found.append(Question("who", rnd.choice(forms["who"]).format(name=name), frozenset({name.lower()})))
+    for entry in forms["story"].get(scenario.id, ()):
+        found.append(Question("story", entry["ask"], line=(entry["line"], lines[entry["line"]])))
+    return found
+
+
+def _names(scenario: Scenario) -> set[str]:
+    """Names in the story: words with a capital inside of a sentence, at least twice."""
+    own = set(scenario.persona.name.split())
+    found = Counter(n for line in scenario.lines() for n in set(re.findall(r"(?<=[a-z,] )[A-Z][a-z]{2,}\b", line.say)))
+    return {n for n, count in found.items() if count >= 2 and n not in own}
+
+
+_POINTS = re.compile(r"\b(i|as i) (told|said)\b|\bi told you\b|\b(before|already)\b")
+
+
+def answered(question: Question, message: str) -> Answer:
+    """Tell how a message answers a question, from its words."""
+    said = {v for w in units(message) for v in (w, w.removesuffix("'s"))}
+    if not said.isdisjoint(question.wants):
+        return "pointed" if question.kind == "who" and _POINTS.search(message.lower()) else "answered"
+    if question.line is not None:
+        if told_lines([message], [question.line]):
+            return "answered"
+        about = [w for w in units(question.line[1].about) if len(w) > 3]
+        if about and sum(w in said for w in about) >= 0.6 * len(about):
+            return "pointed"
+    return "dodged" if dodges(message) else "none"
+
+
+async def asked_rows(scenarios: Sequence[Scenario], make: MakeActor, seed: int) -> list[AskedRow]:
+    """Ask every question right after the opening, and again after twelve turns with a listener."""
+    outcomes: dict[tuple[str, str], list[tuple[Answer, str]]] = {}
+    for scenario in scenarios:
+        own = conversation_seed(seed, scenario.id)
+        heard = await play(scenario, make, companion("skilled"), 12, own)
+        for question in questions_for(scenario, seed=seed):
+            for moment, before in (("first", ()), ("later", heard.replies)):
+                message = (await answer(scenario, make, [*before, question.text], Cue("flow"), own))[-1]
+                how = answered(question, message)
+                note = f"{scenario.id}: {question.text} -> {message}"
+                outcomes.setdefault((question.kind, moment), []).append((how, note))
+    return [_asked_row(kind, moment, found) for (kind, moment), found in outcomes.items()]
+
+
+def _asked_row(kind: str, moment: str, found: list[tuple[Answer, str]]) -> AskedRow:
+    count = Counter(how for how, _ in found)
+    return AskedRow(
+        kind=kind,
+        moment=moment,
+        asked=len(found),
+        answered=count["answered"],
+        pointed=count["pointed"],
+        dodged=count["dodged"],
+        missed=tuple(note for how, note in found if how == "none"),
+    )
+
+
+# --- reactions to labelled replies
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A reply that was labelled by hand."""
+
+    scenario: str
+    to: str
+    """Id of the line that it answers."""
+    good: bool
+    kind: str
+    reply: str
+    part: Literal["working", "test"]
+
+
+HALVES_SEED = 3
+
+
+@lru_cache(maxsize=1)
+def labelled_replies() -> tuple[Labelled, ...]:
+    """Load the labelled replies; half of the scenarios, drawn with `HALVES_SEED`, are the working part."""
+    data = read_yaml(data_root() / "reactions" / "labelled.yaml")["replies"]
+    ids = sorted({entry["scenario"] for entry in data})
+    random.Random(HALVES_SEED).shuffle(ids)
+    working = set(ids[: len(ids) // 2])
+    return tuple(
+        Labelled(e["scenario"], e["to"], label == "good", kind, reply, "working" if e["scenario"] in working else "test")
+        for e in data
+        for label in ("good", "bad")
+        for kind, reply in e[label]
+    )
+
+
+class ReactedRow(Record):
+    """How an actor took the labelled replies of one part."""
+
+    part: str
+    replies: int
+    right: int
+    good: int
+    good_right: int
+    bad: int
+    bad_right: int
+    flat: int
+    """Replies after which the tone did not move; none of these is right."""
+    missed: tuple[str, ...]
+    """Where it went the other way or nowhere: "scenario good validates +0.0: reply -> message"."""
+
+
+LEAD_IN = "I'm listening. Go on, if you like."
+"""What comes before a reply that answers a later line than the opening."""
+
+
+async def react(scenario: Scenario, make: MakeActor, entry: Labelled, seed: int) -> Reaction:
+    """Play one labelled reply: to the opening, or to a line that the person was cued to tell first."""
+    lead = [] if entry.to == "opening" else [LEAD_IN]
+    said = await answer(scenario, make, [*lead, entry.reply], Cue("tell", (entry.to,)), seed)
+    return Reaction(good=entry.good, before=dict(scenario.items())[entry.to].say, reply=entry.reply, after=said[-1])
+
+
+async def reacted_row(
+    scenarios: Sequence[Scenario], make: MakeActor, part: Literal["working", "test"], seed: int
+) -> ReactedRow:
+    """Play the labelled replies of one part to those of the people who are in `scenarios`."""
+    people = {s.id: s for s in scenarios}
+    entries = [e for e in labelled_replies() if e.part == part and e.scenario in people]
+    found = [
+        (e, await react(people[e.scenario], make, e, conversation_seed(seed, f"{e.scenario}:{e.reply}"))) for e in entries
+    ]
+    good = [r for _, r in found if r.good]
+    bad = [r for _, r in found if not r.good]
+    return ReactedRow(
+        part=part,
+        replies=len(found),
+        right=sum(r.right for _, r in found),
+        good=len(good),
+        good_right=sum(r.right for r in good),
+        bad=len(bad),
+        bad_right=sum(r.right for r in bad),
+        flat=sum(r.moved == 0 for _, r in found),
+        missed=tuple(_missed(e, r) for e, r in found if not r.right),
+    )
+
+
+def _missed(entry: Labelled, r: Reaction) -> str:
+    label = "good" if entry.good else "bad"
+    return f"{entry.scenario} {label} {entry.kind} {r.moved:+.1f}: {r.reply} -> {r.after}"
