@@ -1,7 +1,7 @@
 """Play conversations with an actor and probe it: what `echo-env validate actor` measures.
 
-Works with any actor behind the protocol; nothing here looks into its state. The director is the embedded one, told of no
-judgement, so that a conversation lasts as long as the check wants.
+Works with any actor behind the protocol; nothing here looks into its state. The director is the embedded one, told of
+no judgement, so that a conversation lasts as long as the check wants.
 """
 
 from __future__ import annotations
@@ -31,7 +31,18 @@ from echo_env.realism import (
     told_lines,
     units,
 )
-from echo_env.roles import Actor, ActorView, Cue, Director, DirectorView, Exchange, Observation, Policy, cue_of, profiles_of
+from echo_env.roles import (
+    Actor,
+    ActorView,
+    Cue,
+    Director,
+    DirectorView,
+    Exchange,
+    Observation,
+    Policy,
+    cue_of,
+    profiles_of,
+)
 from echo_env.types import Direction, Message, Record
 from echo_env.yamlfiles import read_yaml
 
@@ -223,11 +234,6 @@ def questions() -> dict[str, Any]:
     return found
 
 
-_FAMILY = frozenset(
-    "married husband wife widow widower divorced single fiancé fiancée partner boyfriend girlfriend son daughter child"
-    " children kid kids stepdaughter stepson baby mother mum mom dad father papa parents brother sister siblings twin"
-    " da ma papa family alone nobody grandson granddaughter goddaughter aunt uncle grandmother grandfather".split()
-)
 _TENS = dict(
     zip((2, 3, 4, 5, 6, 7), ("twenties", "thirties", "forties", "fifties", "sixties", "seventies"), strict=True)
 )
@@ -243,7 +249,7 @@ def questions_for(scenario: Scenario, about: int = 4, seed: int = 0) -> list[Que
         "age": frozenset({str(p.age), _TENS.get(p.age // 10, "")}) - {""},
         "job": job,
         "name": frozenset({p.name.split()[0].lower()}),
-        "family": _FAMILY,
+        "family": frozenset(forms["family_words"].split()),
         "place": places,
     }
     found = [Question(kind, text, wants[kind]) for kind in wants for text in forms["personal"][kind]]
@@ -338,7 +344,9 @@ def labelled_replies() -> tuple[Labelled, ...]:
     random.Random(HALVES_SEED).shuffle(ids)
     working = set(ids[: len(ids) // 2])
     return tuple(
-        Labelled(e["scenario"], e["to"], label == "good", kind, reply, "working" if e["scenario"] in working else "test")
+        Labelled(
+            e["scenario"], e["to"], label == "good", kind, reply, "working" if e["scenario"] in working else "test"
+        )
         for e in data
         for label in ("good", "bad")
         for kind, reply in e[label]
@@ -379,7 +387,8 @@ async def reacted_row(
     people = {s.id: s for s in scenarios}
     entries = [e for e in labelled_replies() if e.part == part and e.scenario in people]
     found = [
-        (e, await react(people[e.scenario], make, e, conversation_seed(seed, f"{e.scenario}:{e.reply}"))) for e in entries
+        (e, await react(people[e.scenario], make, e, conversation_seed(seed, f"{e.scenario}:{e.reply}")))
+        for e in entries
     ]
     good = [r for _, r in found if r.good]
     bad = [r for _, r in found if not r.good]

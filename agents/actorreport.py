@@ -130,9 +130,7 @@ def _converse(
     return rows, listened
 
 
-def _samples(
-    measured: Sequence[Side], humans: Sequence[Side], seed: int, tell: Callable[[str], None]
-) -> list[Sample]:
+def _samples(measured: Sequence[Side], humans: Sequence[Side], seed: int, tell: Callable[[str], None]) -> list[Sample]:
     """Tell everyone from the first humans, the other humans too: that is the yardstick."""
     if not humans:
         return []

@@ -38,7 +38,7 @@ def actor(
     show: Annotated[int, typer.Option(min=0, help="Examples of what went wrong, for each measure.")] = 3,
     format_: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.text,
 ) -> None:
-    """Measure a simulated person: repeats, answers, reactions, the order of their story, and how far from people they are."""
+    """Measure a simulated person: repeats, answers, reactions, the order of their story, how far they are from people."""
     from echo_env.agents.actorreport import CheckConfig, check_actor
 
     report = check_actor(
@@ -71,15 +71,18 @@ def _talks(report: ActorReport, show: int) -> list[str]:
     ]
     for r in report.policies:
         found.append(
-            f"{r.policy:10.10} {r.stats.messages:8} {r.repeated:8} {r.stats.repeats_near:6.3f} {len(r.contradictions):6}"
-            f" {r.told:5.2f} {r.deep:5.2f} {r.turning_points:7.2f} {_maybe(r.turn_at):>5} {_maybe(r.order):>6}"
+            f"{r.policy:10.10} {r.stats.messages:8} {r.repeated:8} {r.stats.repeats_near:6.3f}"
+            f" {len(r.contradictions):6} {r.told:5.2f} {r.deep:5.2f} {r.turning_points:7.2f} {_maybe(r.turn_at):>5} {_maybe(r.order):>6}"
         )
         found += [f"  {c}" for c in r.contradictions[:show]]
     return found
 
 
 def _asked(report: ActorReport, show: int) -> list[str]:
-    found = ["", f"{'question':9} {'moment':6} {'asked':>5} {'answered':>8} {'told before':>11} {'dodged':>6} {'in all':>6}"]
+    found = [
+        "",
+        f"{'question':9} {'moment':6} {'asked':>5} {'answered':>8} {'told before':>11} {'dodged':>6} {'in all':>6}",
+    ]
     for r in report.questions:
         share = (r.answered + r.pointed + r.dodged) / r.asked
         found.append(f"{r.kind:9} {r.moment:6} {r.asked:5} {r.answered:8} {r.pointed:11} {r.dodged:6} {share:6.3f}")
@@ -119,7 +122,10 @@ def _corpora(report: ActorReport) -> list[str]:
 def _samples(report: ActorReport) -> list[str]:
     if not report.samples:
         return []
-    found = ["", f"{'told apart (AUC; 0.5: not at all)':50} {'view':10} {'message':>7} {'95 %':>12} {'talk':>6} {'talks':>5}"]
+    found = [
+        "",
+        f"{'told apart (AUC; 0.5: not at all)':50} {'view':10} {'message':>7} {'95 %':>12} {'talk':>6} {'talks':>5}",
+    ]
     for s in report.samples:
         t = s.test
         interval = f"{t.low:.2f}-{t.high:.2f}"

@@ -168,8 +168,8 @@ def tone_cues() -> ToneCues:
 def tone(message: str) -> float:
     """Return how a message speaks to its reader, -1 (closing up) to +1 (opening up), from its words alone.
 
-    (w - c) / (w + c), where w and c count the warm and the cold cues that occur in its first two sentences, where people
-    react; 0 without any. Words in quotation marks are others' and do not count. English.
+    (w - c) / (w + c), where w and c count the warm and the cold cues that occur in its first two sentences, where
+    people react; 0 without any. Words in quotation marks are others' and do not count. English.
     """
     cues = tone_cues()
     warm = cold = 0

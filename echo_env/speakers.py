@@ -1,6 +1,7 @@
 """One speaker's side of recorded conversations: our runs, ESConv and SAGE. Nothing of them is shipped.
 
-The side read is the one that looks for support: the person in our runs, the seeker of ESConv, the simulated user of SAGE.
+The side read is the one that looks for support: the person in our runs, the seeker of ESConv, the simulated user of
+SAGE.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def read_side(path: Path) -> Side:
     """Read the seekers of a file or a folder of runs.
 
     Args:
-        path: A folder of `echo-env run`, or a JSON or JSON-lines file of conversations: ESConv's ("dialog", with "speaker" and
-            "text" or "content") or SAGE's ("history", with "role" and "content").
+        path: A folder of `echo-env run`, or a JSON or JSON-lines file of conversations: ESConv's ("dialog", with
+            "speaker" and "text" or "content") or SAGE's ("history", with "role" and "content").
 
     Raises:
         RecordError: There is no such file, or it holds something else; the message names file and entry.

@@ -1,8 +1,8 @@
 """Can a classifier tell two crowds of speakers apart? A classifier two-sample test, grouped by conversation.
 
 An area under the curve of 0.5 means that it cannot; 1.0, that it always can. The test says that two corpora differ, not
-how: topics, spelling and platform count as much as manners. That is why it comes in four views, of which each leaves more of
-the words out, and why a figure needs the yardstick of two crowds of people beside it.
+how: topics, spelling and platform count as much as manners. That is why it comes in four views, of which each leaves
+more of the words out, and why a figure needs the yardstick of two crowds of people beside it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from echo_env.yamlfiles import read_yaml
 
 View = Literal["characters", "words", "function", "shape"]
 VIEWS: tuple[View, ...] = get_args(View)
-"""What the classifier sees of a message: everything, as character n-grams; its first `CUT` words without capitals and signs, of
-messages that have so many; the same with every word of content masked; or only its shape, which no language enters: counts
-of sentences and signs, relative length, words shared with earlier messages."""
+"""What the classifier sees of a message: everything, as character n-grams; its first `CUT` words without capitals and
+signs, of messages that have so many; the same with every word of content masked; or only its shape, which no language
+enters: counts of sentences and signs, relative length, words shared with earlier messages."""
 CUT = 12
-"""Words to which the views "words" and "function" cut a message; shorter messages are left out, so that length tells nothing."""
+"""Words to which the views "words" and "function" cut a message; shorter ones are left out: length tells nothing."""
 MOST_TURNS = 12
 """Messages taken of each conversation, from its start."""
 FOLDS = 5
@@ -57,8 +57,8 @@ def two_sample(
 ) -> TwoSample:
     """Train classifiers to tell `a` from `b`, and measure them on conversations that they have not seen.
 
-    Both sides get the same number of conversations (the larger is drawn from, by the seed). Logistic regression, `FOLDS` folds,
-    no conversation in two of them.
+    Both sides get the same number of conversations (the larger is drawn from, by the seed). Logistic regression,
+    `FOLDS` folds, no conversation in two of them.
 
     Raises:
         MissingExtra: scikit-learn is not installed.
@@ -134,10 +134,10 @@ def _out_of_fold(
 
 def _classifier(view: View) -> Any:
     try:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
+        from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
+        from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
+        from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
+        from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
     except ImportError:
         raise missing_extra("scikit-learn", "validate") from None
     if view == "shape":
@@ -167,7 +167,16 @@ def _grams(words: list[str]) -> list[str]:
     return [*words, *(" ".join(pair) for pair in pairwise(words))]
 
 
-_SIGNS = ("?\uff1f", "!\uff01", ",\uff0c\u3001", ":;\uff1a\uff1b", "\u2026", "-\u2013\u2014", "\"\u201c\u201d'\u2018\u2019", "0123456789")
+_SIGNS = (
+    "?\uff1f",
+    "!\uff01",
+    ",\uff0c\u3001",
+    ":;\uff1a\uff1b",
+    "\u2026",
+    "-\u2013\u2014",
+    "\"\u201c\u201d'\u2018\u2019",
+    "0123456789",
+)
 """Kinds of signs, with their full-width forms."""
 _DOTS = re.compile(r"\.{2,}|\u2026|\u3002{2,}")
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from echo_env.agents.embedded.answers import (
-    Fact,
     best_line,
     family_asked,
     index_of,
@@ -24,6 +23,7 @@ from echo_env.agents.embedded.answers import (
     place_of,
 )
 from echo_env.agents.embedded.appraisal import Appraisal, Moment, appraise
+from echo_env.agents.embedded.cues import Fact
 from echo_env.agents.embedded.language import Reading, lexicon, plain, read, words
 from echo_env.profiles import Line, data_root
 from echo_env.roles import ActorProfile, ActorView, chapter_of
@@ -144,7 +144,8 @@ class EmbeddedActor:
             return [self._pick(profile, "fair"), *answer.parts]
         parts = [self._reaction(profile, heart, a)]
         if answer is not None:
-            return [*parts, *answer.parts]
+            fits = _size([*parts, answer.parts[0]]) + len(answer.parts) - 1 <= MAX_SENTENCES
+            return [*parts, *(answer.parts if fits else answer.parts[1:] or answer.parts)]
         if cue.act == "hint" and a.kind not in ("silence", "noise"):
             asks = [(i, s) for i, s in _hopes(profile) if i in cue.lines and i not in heart.hinted]
             if asks:
@@ -189,44 +190,53 @@ class EmbeddedActor:
         return chosen
 
     def _answer(self, view: ActorView, heart: _Heart, question: Reading) -> _Answer | None:
-        """Answer a direct question: a fact about the person, a line of the story, or an open dodge; None: just go on."""
+        """Answer a direct question: a fact about the person, a line of the story, an open dodge; None: just go on."""
         profile = view.profile
         asked = plain(question.text)
         fact = personal_fact(asked)
         if fact is not None:
-            return _Answer([self._fact(profile, fact, asked)], whole=True)
+            return _Answer(self._fact(view, heart, fact, asked), whole=True)
         name = name_asked(question)
         found = lines_with(profile, name) if name else []
-        if not found and (best := best_line(profile, question, heart.told)):
-            found = [best]
         if found:
             item, line = next((il for il in found if il[0] not in heart.told), found[0])
-            if item in heart.told:
-                kind = "told_of" if name else "told_before"
-                return _Answer([self._pick(profile, kind, about=_own(line.about), name=name)])
-            if heart.trust < NEEDS_TRUST[chapter_of(item)] - 0.15:
-                return _Answer([self._pick(profile, "dodge")], declines=True)
-            return _Answer([self._tell(heart, item, line)])
-        if is_open(asked) or not question.content:
+            return self._told_or_tell(profile, heart, item, line, name)
+        if not question.content:
             return None
-        lines = self._next_lines(view, heart, 1)
-        return _Answer([self._pick(profile, "unknown"), *(self._tell(heart, i, line) for i, line in lines)], declines=True)
+        best = best_line(profile, question, heart.told)
+        if best.sure:
+            return self._told_or_tell(profile, heart, best.item, best.line, "")
+        if is_open(asked):
+            return None
+        guess = best.item not in heart.told and heart.trust >= NEEDS_TRUST[chapter_of(best.item)]
+        lines = [(best.item, best.line)] if guess else self._next_lines(view, heart, 1)
+        return _Answer(
+            [self._pick(profile, "unknown"), *(self._tell(heart, i, line) for i, line in lines)], declines=True
+        )
 
-    def _fact(self, profile: ActorProfile, fact: Fact, asked: str) -> str:
-        """Say a fact about the person; the second time, that they have said it."""
-        p = profile.persona
+    def _told_or_tell(self, profile: ActorProfile, heart: _Heart, item: str, line: Line, name: str) -> _Answer:
+        """Point to a line that was told, tell it, or decline where trust does not reach so far."""
+        if item in heart.told:
+            kind = "told_of" if name else "told_before"
+            return _Answer([self._pick(profile, kind, about=_own(line.about), name=name)])
+        if heart.trust < NEEDS_TRUST[chapter_of(item)] - 0.15:
+            return _Answer([self._pick(profile, "dodge")], declines=True)
+        return _Answer([self._tell(heart, item, line)])
+
+    def _fact(self, view: ActorView, heart: _Heart, fact: Fact, asked: str) -> list[str]:
+        """Say a fact about the person; the second time, that they have said it, and then what is on their mind."""
+        p = view.profile.persona
         value = {
             "age": str(p.age),
             "job": _with_article(p.job),
             "name": p.name.split()[0],
             "place": place_of(p.job),
-            "family": family_asked(profile, asked) if fact == "family" else "",
+            "family": family_asked(view.profile, asked) if fact == "family" else "",
         }[fact]
-        if not value:
-            return self._pick(profile, "dodge")
-        again = fact in self._answered and fact != "family"
+        again = fact in self._answered
         self._answered.add(fact)
-        return self._pick(profile, "again" if again else fact, fact=value)
+        said = self._pick(view.profile, ("again" if again else fact) if value else "dodge", fact=value)
+        return [said, self._dwell(view.profile, heart)] if again else [said]
 
     def _dwell(self, profile: ActorProfile, heart: _Heart) -> str:
         """Come back to what nobody took up; where all was, to anything that was told."""

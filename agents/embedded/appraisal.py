@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from echo_env.agents.embedded.answers import personal_fact
+from echo_env.agents.embedded.cues import cue
 from echo_env.agents.embedded.language import Reading, Sentence, plain, read, voiced_feelings, words
 from echo_env.agents.embedded.manner import manner
 from echo_env.profiles import CLUSTER_OF
@@ -21,43 +22,10 @@ Kind = Literal[
     "wrong_feeling", "parroted", "understood", "heard", "asked", "kindly", "hollow",
 ]  # fmt: skip
 
-_BLAME = re.compile(
-    r"\byou('re| are|r)? (just |only |simply )*(overreact\w*|too sensitive|pathetic|ridiculous|so dramatic|being \w+)"
-    r"|\b(is|was|'s|all|clearly) your (own )?fault|\b(get over it|snap out|grow up|bright side|could be worse)\b"
-    r"|\byou('re| are|r)? (\w+ ){0,2}(selfish|lazy|stupid|a coward|ungrateful|disgusting|weak|a failure)\b"
-    r"|\b(that|it|this) (is|was|'s) (so |just |really |very )?(selfish|lazy|stupid|disgusting|cowardly|weak|shameful)( of you)?\b"
-    r"|\bwhat('s| is) wrong with you\b|\bbecause of you\b|\bhow (can|could) you\b|\bshame on you\b|\bbring (it|this|that) on yourself\b"
-    r"|\bwhat did you (expect|think would)\b|\bno right to\b|\byou will never be\b|\bbad at (it|that)\b"
-    r"|\bworse off\b|\bbig deal\b|\bstop (crying|whining|complaining)\b|\b(move on|calm down|at least you)\b"
-)
 _DENIED = re.compile(
     r"(\bnot|n't|\bnever|\bno)( \w+){0,3} $|\b(say|says|said|tell|tells|told|think|thinks|call|calls) $"
 )
 """Before a word of blame: it is denied, or put in other people's mouths."""
-_LECTURE = re.compile(
-    r"\b(you (must|need to|have to|ought to) (learn|accept|understand|reali[sz]e|remember|forgive|let|focus|be|stop)"
-    r"|life is about|happiness (is|comes)|the key (is|to)|it('s| is) important to|(research|studies) (shows?|says?)"
-    r"|gratitude|take responsibility|always remember|mindset)"
-)
-_ADVICE = re.compile(
-    r"\b(you (should|could try|might want to|need to|ought to)|have you (tried|considered|thought about)|why don't you"
-    r"|i('d)? (suggest|recommend|advise)|try (to|and|\w+ing)|make a (list|plan)|how about|it (may|might) help to)\b"
-)
-_REQUEST = re.compile(r"\b(tell me (more )?about|(can|could|would|will) you (tell|say|describe|explain))\b|^(say|describe) ")
-"""Asks without a question mark."""
-_TAG = re.compile(
-    r",\s*(isn't|wasn't|aren't|weren't|don't|doesn't|didn't|won't|wouldn't|hasn't|haven't|is|was|are|were|do|does|did|will|has)"
-    r" (it|that|they|you|he|she|there|we)\s*\?|\b(got|have|had) (it|that|this|you) (all )?(right|straight)\b|\bdo i (understand|follow)\b|\bif i follow\b"
-)
-"""A question that wants a nod and no answer."""
-_SLIGHT = re.compile(
-    r"\b(it|that|this|he|she|they|there)('s|'re| is| are| was| were)? (\w+ )?(just|only|hardly|merely|probably|likely) (a|an|the|some|one|being|doing|busy|tired)\b"
-    r"|\bhave a point\b|\bget used to it\b|\bin your head\b|\blet's be realistic\b|\bnobody (cares|asked (you to|for)|laughs)\b|\bnot (that|so) (bad|many|much|special)\b"
-    r"|\bstop (over)?(think|worry|cry|complain|sulk|whin)ing\b|\b(bare minimum|overrated|problem solved|get over|cheer up|be grateful|be happy for)\b"
-    r"|\b(what do you (expect|want) me to|why are you telling me|not my problem|i don't (care|see the)|i fail to see|i (won't|can't|don't) (pretend|say that|find))\b"
-    r"|\b(ha|haha|lol|hilarious|boo hoo|poor you|lucky you|oh dear|good one|how romantic|a bit dramatic|bit dramatic|what a (bargain|hero|martyr|drama|surprise|shame))\b"
-)
-"""Waves aside or makes fun."""
 _SORRY = re.compile(r"\bsorry\b|\bhere for you\b|\bnot alone\b|\bhug")
 
 
@@ -106,7 +74,7 @@ def appraise(reply: str, moment: Moment) -> Appraisal:
 
 def _asks(sentence: Sentence) -> bool:
     text = plain(sentence.text)
-    return (sentence.question and not _TAG.search(text)) or _REQUEST.search(text) is not None
+    return (sentence.question and not cue("tag").search(text)) or cue("request").search(text) is not None
 
 
 def _take(reading: Reading, reply: str, moment: Moment, question: Reading | None) -> tuple[Kind, float, str]:
@@ -116,10 +84,10 @@ def _take(reading: Reading, reply: str, moment: Moment, question: Reading | None
     if len(tokens) >= 8 and sum(len(s.telling) for s in reading.sentences) > 0.85 * len(tokens):
         return "noise", -0.3, ""
     lowered = plain(reply)
-    blame = _BLAME.search(lowered)
+    blame = cue("blame").search(lowered)
     if blame and not _DENIED.search(lowered[: blame.start()]):
         return "blamed", -0.9, ""
-    if _LECTURE.search(lowered):
+    if cue("lecture").search(lowered):
         return "lectured", -0.6, ""
     if any(s.text.lower() in moment.earlier for s in reading.sentences if len(s.words) >= 4):
         return "repeated", -0.4, ""
@@ -156,20 +124,24 @@ def _sense(reading: Reading, lowered: str, moment: Moment) -> tuple[Kind, float,
     exact = named & (moment.feelings | voiced_feelings(moment.last, moment.language))
     heard = manner(moment.language)
     tone = sum([heard.warmth(s, moment.story) for s in reading.sentences]) / len(reading.sentences)
-    if all(_asks(s) for s in reading.sentences) and not _ADVICE.search(lowered) and not _SLIGHT.search(lowered):
-        if tone > (COLD_ASKING if reading.content & moment.story else CURT_ASKING):
-            return "asked", 0.35 if known else 0.15, ""
+    slighted = cue("slight").search(lowered) is not None
+    advises = cue("advice").search(lowered) is not None
+    ill = COLD_ASKING if reading.content & moment.story else CURT_ASKING
+    if not slighted and not advises and tone > ill and all(_asks(s) for s in reading.sentences):
+        return "asked", 0.35 if known else 0.15, ""
     welcome = MANNER * tone + (GROUNDED[min(len(known), 2) - 1] if known else 0.0) + (NAMED if near or exact else 0.0)
-    if _SLIGHT.search(lowered):
+    if slighted:
         welcome -= SLIGHTED
     advice = (0.25 if moment.wants_advice else -0.25) + (0.1 if known else -0.1)
     if welcome < ENOUGH:
         if named and not near and not exact and len(named) <= 2 and not any(s.question for s in reading.sentences):
             return "wrong_feeling", -0.15, sorted(named)[0]
+        if advises:
+            return "advised", advice, ""
         return _cold(heard.coldest(reading.sentences, moment.story), welcome, advice, lowered)
     if exact and len(named) <= 2:
         return "understood", 1.0 if known else 0.5, ""
-    if _ADVICE.search(lowered):
+    if advises:
         return "advised", advice, ""
     if len(echoed) >= 2 or (echoed and near) or (len(known) >= 2 and near):
         return "heard", 0.6, ""
@@ -188,11 +160,12 @@ _WARMTH: dict[str, tuple[Kind, float]] = {
 
 
 def _cold(nearest: str, welcome: float, advice: float, lowered: str) -> tuple[Kind, float, str]:
-    if _ADVICE.search(lowered) or (nearest == "advised" and welcome < ENOUGH / 2):
-        return "advised", advice, ""
-    if nearest in _WARMTH and welcome < ENOUGH / 2:
-        kind, warmth = _WARMTH[nearest]
-        return kind, warmth, ""
+    if welcome < ENOUGH / 2:
+        if nearest == "advised":
+            return "advised", advice, ""
+        if nearest in _WARMTH:
+            kind, warmth = _WARMTH[nearest]
+            return kind, warmth, ""
     return "hollow", -0.05 if _SORRY.search(lowered) else -0.15, ""
 
 
