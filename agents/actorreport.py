@@ -9,18 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from echo_env.agents.actorcheck import (
-    PATIENCE,
-    POLICIES,
-    AskedRow,
-    MakeActor,
-    PolicyRow,
-    ReactedRow,
-    actor_maker,
-    asked_rows,
-    policy_row,
-    reacted_row,
-)
+from echo_env.agents.actorcheck import PATIENCE, POLICIES, MakeActor, PolicyRow, actor_maker, policy_row
+from echo_env.agents.actorprobes import AskedRow, ReactedRow, asked_rows, reacted_row
 from echo_env.errors import ConfigError
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
 from echo_env.realism import TextStats, text_stats

@@ -38,7 +38,7 @@ def actor(
     show: Annotated[int, typer.Option(min=0, help="Examples of what went wrong, for each measure.")] = 3,
     format_: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.text,
 ) -> None:
-    """Measure a simulated person: repeats, answers, reactions, the order of their story, how far they are from people."""
+    """Measure a simulated person: repeats, answers, reactions, the order of their story, the distance from people."""
     from echo_env.agents.actorreport import CheckConfig, check_actor
 
     report = check_actor(
@@ -72,7 +72,8 @@ def _talks(report: ActorReport, show: int) -> list[str]:
     for r in report.policies:
         found.append(
             f"{r.policy:10.10} {r.stats.messages:8} {r.repeated:8} {r.stats.repeats_near:6.3f}"
-            f" {len(r.contradictions):6} {r.told:5.2f} {r.deep:5.2f} {r.turning_points:7.2f} {_maybe(r.turn_at):>5} {_maybe(r.order):>6}"
+            + f" {len(r.contradictions):6} {r.told:5.2f} {r.deep:5.2f} {r.turning_points:7.2f}"
+            + f" {_maybe(r.turn_at):>5} {_maybe(r.order):>6}"
         )
         found += [f"  {c}" for c in r.contradictions[:show]]
     return found

@@ -285,7 +285,7 @@ DEPTH = {
     "childhood": 3, "turn": 4,
 }  # fmt: skip
 """How deep a chapter lies: what one tells anyone (0) to what one hardly tells at all (4)."""
-TOLD = 0.6
+TOLD = 0.7
 """Share of a line's longer words that a message must hold for the line to count as told."""
 
 

@@ -134,10 +134,10 @@ def _out_of_fold(
 
 def _classifier(view: View) -> Any:
     try:
-        from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
-        from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
-        from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
-        from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
     except ImportError:
         raise missing_extra("scikit-learn", "validate") from None
     if view == "shape":

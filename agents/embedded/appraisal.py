@@ -73,8 +73,12 @@ def appraise(reply: str, moment: Moment) -> Appraisal:
 
 
 def _asks(sentence: Sentence) -> bool:
-    text = plain(sentence.text)
-    return (sentence.question and not cue("tag").search(text)) or cue("request").search(text) is not None
+    if sentence.question:
+        return cue("tag").search(plain(sentence.text)) is None
+    return not _REQUESTING.isdisjoint(sentence.words) and cue("request").search(plain(sentence.text)) is not None
+
+
+_REQUESTING = frozenset({"tell", "say", "describe", "explain"})
 
 
 def _take(reading: Reading, reply: str, moment: Moment, question: Reading | None) -> tuple[Kind, float, str]:
@@ -122,14 +126,16 @@ def _sense(reading: Reading, lowered: str, moment: Moment) -> tuple[Kind, float,
     named = reading.feelings
     near = {CLUSTER_OF[f] for f in named} & {CLUSTER_OF[f] for f in moment.feelings}
     exact = named & (moment.feelings | voiced_feelings(moment.last, moment.language))
-    heard = manner(moment.language)
-    tone = sum([heard.warmth(s, moment.story) for s in reading.sentences]) / len(reading.sentences)
+    reader = manner(moment.language)
+    heard = reader.hear(reading.sentences, moment.story)
     slighted = cue("slight").search(lowered) is not None
     advises = cue("advice").search(lowered) is not None
     ill = COLD_ASKING if reading.content & moment.story else CURT_ASKING
-    if not slighted and not advises and tone > ill and all(_asks(s) for s in reading.sentences):
+    if not slighted and not advises and heard.warmth > ill and all(_asks(s) for s in reading.sentences):
         return "asked", 0.35 if known else 0.15, ""
-    welcome = MANNER * tone + (GROUNDED[min(len(known), 2) - 1] if known else 0.0) + (NAMED if near or exact else 0.0)
+    welcome = (
+        MANNER * heard.warmth + (GROUNDED[min(len(known), 2) - 1] if known else 0.0) + (NAMED if near or exact else 0.0)
+    )
     if slighted:
         welcome -= SLIGHTED
     advice = (0.25 if moment.wants_advice else -0.25) + (0.1 if known else -0.1)
@@ -138,7 +144,7 @@ def _sense(reading: Reading, lowered: str, moment: Moment) -> tuple[Kind, float,
             return "wrong_feeling", -0.15, sorted(named)[0]
         if advises:
             return "advised", advice, ""
-        return _cold(heard.coldest(reading.sentences, moment.story), welcome, advice, lowered)
+        return _cold(reader.coldest(heard), welcome, advice, lowered)
     if exact and len(named) <= 2:
         return "understood", 1.0 if known else 0.5, ""
     if advises:

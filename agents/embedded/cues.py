@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from echo_env.profiles import data_root
 from echo_env.yamlfiles import read_yaml
@@ -26,6 +26,6 @@ def personal() -> tuple[tuple[Fact, re.Pattern[str]], ...]:
 
 
 @lru_cache(maxsize=1)
-def _data() -> dict[str, object]:
-    found: dict[str, object] = read_yaml(data_root() / "reactions" / "cues.yaml")
+def _data() -> dict[str, Any]:
+    found: dict[str, Any] = read_yaml(data_root() / "reactions" / "cues.yaml")
     return found

@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from echo_env.agents.embedded.language import Sentence, read
 from echo_env.profiles import data_root
@@ -21,34 +22,41 @@ RIDGE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """What a reply's manner comes to."""
+
+    warmth: float
+    """About -1 to +1, the mean over its sentences."""
+    signs: tuple[int, ...]
+    """The words and pairs of words in it that the reading knows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Manner:
     """A fitted reading."""
 
-    warmth_of: dict[str, float]
-    """What a word or a pair of words says for warmth."""
+    sign_of: dict[str, int]
+    """A word or a pair of words -> its place in the weights."""
+    warmth_of: list[float]
+    """What each says for warmth."""
     offset: float
     kinds: tuple[str, ...]
     """The cold manners."""
-    kinds_of: dict[str, tuple[float, ...]]
-    """What a word or a pair says for each cold manner."""
+    weights: NDArray[np.float64]
+    """What each says for each of them, shape (signs, kinds)."""
 
-    def warmth(self, sentence: Sentence, story: frozenset[str]) -> float:
-        """Return how warmly a sentence speaks, about -1 to +1, words of the person's story left out."""
-        get = self.warmth_of.get
-        return self.offset + sum([get(g, 0.0) for g in _grams(_plain_words(sentence, story))])
+    def hear(self, sentences: tuple[Sentence, ...], story: frozenset[str]) -> Heard:
+        """Hear how a reply speaks, words of the person's story left out."""
+        get, signs = self.sign_of.get, []
+        for s in sentences:
+            words = [w for w, stem in zip(s.words, s.stems, strict=True) if not stem or stem not in story]
+            signs += [k for g in _grams(words) if (k := get(g)) is not None]
+        warmth = self.offset + sum([self.warmth_of[k] for k in signs]) / len(sentences)
+        return Heard(warmth, tuple(signs))
 
-    def coldest(self, sentences: tuple[Sentence, ...], story: frozenset[str]) -> str:
+    def coldest(self, heard: Heard) -> str:
         """Return the cold manner that a reply comes nearest to."""
-        totals = [0.0] * len(self.kinds)
-        for sentence in sentences:
-            for gram in _grams(_plain_words(sentence, story)):
-                for k, weight in enumerate(self.kinds_of.get(gram, ())):
-                    totals[k] += weight
-        return self.kinds[max(range(len(totals)), key=totals.__getitem__)]
-
-
-def _plain_words(sentence: Sentence, story: frozenset[str]) -> list[str]:
-    return [w for w, s in zip(sentence.words, sentence.stems, strict=True) if not s or s not in story]
+        return self.kinds[int(self.weights[list(heard.signs)].sum(axis=0).argmax())]
 
 
 def _grams(words: list[str]) -> list[str]:
@@ -78,8 +86,9 @@ def manner(language: str = "en") -> Manner:
     # ridge regression in its dual form: fewer phrases than words
     weights = x.T @ np.linalg.solve(x @ x.T + RIDGE * np.diag(1 / share), targets)
     return Manner(
-        warmth_of={g: float(weights[k, 0]) for g, k in grams.items()},
+        sign_of=grams,
+        warmth_of=[float(w) for w in weights[:-1, 0]],
         offset=float(weights[-1, 0]),
         kinds=kinds,
-        kinds_of={g: tuple(float(v) for v in weights[k, 1:]) for g, k in grams.items()},
+        weights=weights[:-1, 1:],
     )
