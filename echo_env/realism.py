@@ -252,7 +252,7 @@ def facts_of(scenario: Scenario) -> Facts:
 _AGE = re.compile(
     r"\bi'?( a)?m (\d{1,3})(?= *[.,;!]| *$| years| this year)|\bmy age is (\d{1,3})|^(\d{1,3}), since you ask"
 )
-_NAMED = re.compile(r"\b(?:my name is|my name's|you can call me|call me) ([A-Z][\w'-]+)")
+_NAMED = re.compile(r"\b(?i:my name is|my name's|you can call me|call me) ([A-Z][\w'-]+)")
 _WORKS = re.compile(r"\bi work as (?:an? |the )?([^.!?;]+)|\bi'm (?:an? )([^.!?;,]+) by (?:trade|profession)")
 _DENIAL = re.compile(r"\b(no|not|never|which|what|who|some|any|nothing|nobody|if|invented|wrote|leave)\b|n't\b|\?")
 

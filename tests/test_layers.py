@@ -28,6 +28,8 @@ AT_TOP = {
     "echo_env": {"numpy", "pydantic", "yaml", "gymnasium"},
     "agents": {"numpy", "pydantic", "yaml", "wordllama", "snowballstemmer"},
     "echo_env.cli": {"typer"},
+    "echo_env.cli_validate": {"typer"},
+    "echo_env.cli_validate_actor": {"typer"},
     "echo_env.tables": {"rich"},
 }
 """What a layer, or a single module, may import when it is imported; anything else comes lazily, inside functions."""
@@ -104,7 +106,7 @@ def test_imports_go_one_way(source: Source) -> None:
         "trainers": ("agents", "trainers"),  # only under their installed names: PyPI owns `agents`
     }[source.layer]
     wrong = [i for i in imports(source.tree) if within(i.module, *above)]
-    if source.name == "echo_env.cli":
+    if source.name.startswith("echo_env.cli"):  # the edges
         wrong = [i for i in wrong if not (i.lazy and within(i.module, "echo_env.agents"))]
     assert not wrong, f"{source.name} imports from a layer above it"
     assert not [i for i in imports(source.tree) if i.module.startswith(".")], "relative import"
