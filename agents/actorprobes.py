@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -141,6 +141,9 @@ def _asked_row(kind: str, moment: str, found: list[tuple[Answer, str]]) -> Asked
 
 # --- reactions to labelled replies
 
+Part = Literal["working", "test", "fresh"]
+"""The two halves of `labelled.yaml`, and `fresh.yaml`, which was written after the test half had been read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
@@ -152,7 +155,7 @@ class Labelled:
     good: bool
     kind: str
     reply: str
-    part: Literal["working", "test"]
+    part: Part
 
 
 HALVES_SEED = 3
@@ -160,19 +163,21 @@ HALVES_SEED = 3
 
 @lru_cache(maxsize=1)
 def labelled_replies() -> tuple[Labelled, ...]:
-    """Load the labelled replies; half of the scenarios, drawn with `HALVES_SEED`, are the working part."""
-    data = read_yaml(data_root() / "reactions" / "labelled.yaml")["replies"]
-    ids = sorted({entry["scenario"] for entry in data})
+    """Load the labelled replies; half of the first file's scenarios, drawn with `HALVES_SEED`, are the working part."""
+    first, fresh = (read_yaml(data_root() / "reactions" / f"{f}.yaml")["replies"] for f in ("labelled", "fresh"))
+    ids = sorted({entry["scenario"] for entry in first})
     random.Random(HALVES_SEED).shuffle(ids)
     working = set(ids[: len(ids) // 2])
-    return tuple(
-        Labelled(
-            e["scenario"], e["to"], label == "good", kind, reply, "working" if e["scenario"] in working else "test"
-        )
-        for e in data
-        for label in ("good", "bad")
-        for kind, reply in e[label]
-    )
+    halves = [
+        reply for e in first for reply in _labelled(e, "working" if e["scenario"] in working else "test")
+    ]  # fmt: skip
+    return (*halves, *(reply for e in fresh for reply in _labelled(e, "fresh")))
+
+
+def _labelled(entry: dict[str, Any], part: Part) -> Iterator[Labelled]:
+    for label in ("good", "bad"):
+        for kind, reply in entry[label]:
+            yield Labelled(entry["scenario"], entry["to"], label == "good", kind, reply, part)
 
 
 class ReactedRow(Record):
@@ -187,31 +192,38 @@ class ReactedRow(Record):
     bad_right: int
     flat: int
     """Replies after which the tone did not move; none of these is right."""
+    untold: int
+    """Replies left out, because the actor had not told the line that they answer, though it was cued to."""
     missed: tuple[str, ...]
     """Where it went the other way or nowhere: "scenario good validates +0.0: reply -> message"."""
 
 
-LEAD_IN = "I'm listening. Go on, if you like."
+LEAD_IN = "And then?"
 """What comes before a reply that answers a later line than the opening."""
 
 
-async def react(scenario: Scenario, make: MakeActor, entry: Labelled, seed: int) -> Reaction:
-    """Play one labelled reply: to the opening, or to a line that the person was cued to tell first."""
+async def react(scenario: Scenario, make: MakeActor, entry: Labelled, seed: int) -> Reaction | None:
+    """Play one labelled reply: to the opening, or to a line that the person was cued to tell first.
+
+    None where the line was not told.
+    """
     lead = [] if entry.to == "opening" else [LEAD_IN]
     said = await answer(scenario, make, [*lead, entry.reply], Cue("tell", (entry.to,)), seed)
-    return Reaction(good=entry.good, before=dict(scenario.items())[entry.to].say, reply=entry.reply, after=said[-1])
+    line = dict(scenario.items())[entry.to]
+    if not told_lines(said[:-1], [(entry.to, line)]):
+        return None
+    return Reaction(good=entry.good, before=line.say, reply=entry.reply, after=said[-1])
 
 
-async def reacted_row(
-    scenarios: Sequence[Scenario], make: MakeActor, part: Literal["working", "test"], seed: int
-) -> ReactedRow:
+async def reacted_row(scenarios: Sequence[Scenario], make: MakeActor, part: Part, seed: int) -> ReactedRow:
     """Play the labelled replies of one part to those of the people who are in `scenarios`."""
     people = {s.id: s for s in scenarios}
     entries = [e for e in labelled_replies() if e.part == part and e.scenario in people]
-    found = [
+    played = [
         (e, await react(people[e.scenario], make, e, conversation_seed(seed, f"{e.scenario}:{e.reply}")))
         for e in entries
     ]
+    found = [(e, r) for e, r in played if r is not None]
     good = [r for _, r in found if r.good]
     bad = [r for _, r in found if not r.good]
     return ReactedRow(
@@ -223,6 +235,7 @@ async def reacted_row(
         bad=len(bad),
         bad_right=sum(r.right for r in bad),
         flat=sum(r.moved == 0 for _, r in found),
+        untold=len(played) - len(found),
         missed=tuple(_missed(e, r) for e, r in found if not r.right),
     )
 

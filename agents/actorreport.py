@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from echo_env.agents.actorcheck import PATIENCE, POLICIES, MakeActor, PolicyRow, actor_maker, policy_row
-from echo_env.agents.actorprobes import AskedRow, ReactedRow, asked_rows, reacted_row
+from echo_env.agents.actorprobes import AskedRow, Part, ReactedRow, asked_rows, reacted_row
 from echo_env.errors import ConfigError
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
 from echo_env.realism import TextStats, text_stats
@@ -18,10 +18,11 @@ from echo_env.speakers import Side, read_side
 from echo_env.twosample import VIEWS, TwoSample, View, two_sample
 from echo_env.types import Record
 
-PARTS: dict[str, tuple[Literal["working", "test"], ...]] = {
+PARTS: dict[str, tuple[Part, ...]] = {
     "working": ("working",),
     "test": ("test",),
-    "all": ("working", "test"),
+    "fresh": ("fresh",),
+    "all": ("working", "test", "fresh"),
     "none": (),
 }
 

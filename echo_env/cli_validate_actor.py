@@ -33,7 +33,7 @@ def actor(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many people of the benchmark.")] = None,
     others: Annotated[int, typer.Option(min=0, help="People of train and of dev beside them, for the repeats.")] = 10,
     turns: Annotated[int, typer.Option(min=1, help="Turns of a conversation.")] = 45,
-    part: Annotated[str, typer.Option(help="Labelled replies: working, test (read it once), all or none.")] = "working",
+    part: Annotated[str, typer.Option(help="Labelled replies: working, test, fresh, all or none.")] = "working",
     seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
     show: Annotated[int, typer.Option(min=0, help="Examples of what went wrong, for each measure.")] = 3,
     format_: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.text,
@@ -98,7 +98,7 @@ def _reacted(report: ActorReport, show: int) -> list[str]:
     for r in report.reactions:
         found.append(
             f"reaction sign, {r.part} part: {r.right} of {r.replies} right"
-            f" (good {r.good_right}/{r.good}, bad {r.bad_right}/{r.bad}, no move {r.flat})"
+            f" (good {r.good_right}/{r.good}, bad {r.bad_right}/{r.bad}, no move {r.flat}, left out {r.untold})"
         )
         found += [f"  {m}" for m in r.missed[:show]]
     return found

@@ -35,8 +35,8 @@ NEEDS_TRUST = {
 }  # fmt: skip
 """Trust from which a chapter is told."""
 MAX_SENTENCES = 3
-QUIET = {"heard": 0.03, "asked": 0.03, "hollow": 0.1}
-"""How often a person goes on without a word about the reply. Seldom: what a reply did to them must be there to read."""
+LEADS = 0.2
+"""How often a person says that there is more before they tell it."""
 
 _ASKS = re.compile(
     r"\b(what (should|can|do|would) (i|you) do\b|any (advice|ideas)|how (do|can|should) i\b|help me)", re.IGNORECASE
@@ -157,11 +157,8 @@ class EmbeddedActor:
         if not lines:
             return [*parts, self._dwell(profile, heart)]
         told = [self._tell(heart, item, line) for item, line in lines]
-        if parts[0]:
-            return [*parts, *told]
-        room = MAX_SENTENCES - _size(told)
-        lead = [self._pick(profile, "lead")] if cue.act == "tell" and len(lines) == 1 and room else []
-        return [*lead, *told]
+        leads = cue.act == "tell" and len(lines) == 1 and _size(parts) == 1 and self._random.random() < LEADS
+        return [*parts, *([self._pick(profile, "lead")] if leads else []), *told]
 
     def _tell(self, heart: _Heart, item: str, line: Line) -> str:
         heart.told[item] = line
@@ -171,8 +168,6 @@ class EmbeddedActor:
         return line.say
 
     def _reaction(self, profile: ActorProfile, heart: _Heart, a: Appraisal) -> str:
-        if self._random.random() < QUIET.get(a.kind, 0.0):
-            return ""
         kind = "advised_welcome" if a.kind == "advised" and a.warmth > 0.2 else a.kind
         return self._pick(profile, kind, feeling=a.detail, relation=a.detail)
 

@@ -105,15 +105,17 @@ def _take(reading: Reading, reply: str, moment: Moment, question: Reading | None
     return _sense(reading, lowered, moment)
 
 
-GROUNDED = (1.2, 2.2)
+GROUNDED = (1.0, 2.3)
 """What a reply gains by one word of the person's own, and by two or more."""
-NAMED = 1.3
+NAMED = 1.6
 """What it gains by naming what they feel, or something near it."""
-MANNER = 1.7
+MANNER = 2.3
 """Weight of its manner."""
-ENOUGH = 1.1
-"""What makes a reply welcome. These five were fitted, and rounded, on the working half of the labelled replies."""
-SLIGHTED = 2.0
+ENOUGH = 1.4
+"""What makes a reply welcome. These were fitted, and rounded, on labelled replies."""
+WRONG_LIGHT = 1.0
+"""What it loses by naming joy, pride or relief where there is none."""
+SLIGHTED = 1.5
 """What a phrase takes away that waves aside or makes fun."""
 COLD_ASKING, CURT_ASKING = -0.8, -0.4
 """Manner below which a mere question is taken ill: one about the person's story, and any other."""
@@ -133,16 +135,20 @@ def _sense(reading: Reading, lowered: str, moment: Moment) -> tuple[Kind, float,
     ill = COLD_ASKING if reading.content & moment.story else CURT_ASKING
     if not slighted and not advises and heard.warmth > ill and all(_asks(s) for s in reading.sentences):
         return "asked", 0.35 if known else 0.15, ""
-    welcome = (
-        MANNER * heard.warmth + (GROUNDED[min(len(known), 2) - 1] if known else 0.0) + (NAMED if near or exact else 0.0)
-    )
+    welcome = MANNER * heard.warmth
+    if known:
+        welcome += GROUNDED[min(len(known), 2) - 1]
+    if near or exact:
+        welcome += NAMED
+    elif named and all(CLUSTER_OF[f] == "bright" for f in named):
+        welcome -= WRONG_LIGHT
     if slighted:
         welcome -= SLIGHTED
     advice = (0.25 if moment.wants_advice else -0.25) + (0.1 if known else -0.1)
     if welcome < ENOUGH:
         if named and not near and not exact and len(named) <= 2 and not any(s.question for s in reading.sentences):
             return "wrong_feeling", -0.15, sorted(named)[0]
-        if advises:
+        if advises and not slighted:
             return "advised", advice, ""
         return _cold(reader.coldest(heard), welcome, advice, lowered)
     if exact and len(named) <= 2:
