@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Literal
 
 from echo_env.agents.actorcheck import MakeActor, answer, companion, play
 from echo_env.build import conversation_seed
-from echo_env.profiles import Line, Scenario, data_root
+from echo_env.profiles import Line, Scenario, data_root, get_scenario
 from echo_env.realism import Reaction, dodges, told_lines, units
 from echo_env.roles import Cue
 from echo_env.types import Record
@@ -141,8 +142,8 @@ def _asked_row(kind: str, moment: str, found: list[tuple[Answer, str]]) -> Asked
 
 # --- reactions to labelled replies
 
-Part = Literal["working", "test", "fresh"]
-"""The two halves of `labelled.yaml`, and `fresh.yaml`, which was written after the test half had been read."""
+Part = Literal["working", "test", "fresh", "last"]
+"""The halves of `labelled.yaml`; `fresh.yaml` and `last.yaml`, each written after the one before had been read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +165,14 @@ HALVES_SEED = 3
 @lru_cache(maxsize=1)
 def labelled_replies() -> tuple[Labelled, ...]:
     """Load the labelled replies; half of the first file's scenarios, drawn with `HALVES_SEED`, are the working part."""
-    first, fresh = (read_yaml(data_root() / "reactions" / f"{f}.yaml")["replies"] for f in ("labelled", "fresh"))
+    first, fresh, last = (
+        read_yaml(data_root() / "reactions" / f"{f}.yaml")["replies"] for f in ("labelled", "fresh", "last")
+    )
     ids = sorted({entry["scenario"] for entry in first})
     random.Random(HALVES_SEED).shuffle(ids)
     working = set(ids[: len(ids) // 2])
-    halves = [
-        reply for e in first for reply in _labelled(e, "working" if e["scenario"] in working else "test")
-    ]  # fmt: skip
-    return (*halves, *(reply for e in fresh for reply in _labelled(e, "fresh")))
+    halves = [_labelled(e, "working" if e["scenario"] in working else "test") for e in first]
+    return tuple(chain(*halves, *(_labelled(e, "fresh") for e in fresh), *(_labelled(e, "last") for e in last)))
 
 
 def _labelled(entry: dict[str, Any], part: Part) -> Iterator[Labelled]:
@@ -215,12 +216,12 @@ async def react(scenario: Scenario, make: MakeActor, entry: Labelled, seed: int)
     return Reaction(good=entry.good, before=line.say, reply=entry.reply, after=said[-1])
 
 
-async def reacted_row(scenarios: Sequence[Scenario], make: MakeActor, part: Part, seed: int) -> ReactedRow:
-    """Play the labelled replies of one part to those of the people who are in `scenarios`."""
-    people = {s.id: s for s in scenarios}
+async def reacted_row(make: MakeActor, part: Part, seed: int, limit: int | None = None) -> ReactedRow:
+    """Play the labelled replies of one part, of the first `limit` people in it where that is given."""
+    people = sorted({e.scenario for e in labelled_replies() if e.part == part})[:limit]
     entries = [e for e in labelled_replies() if e.part == part and e.scenario in people]
     played = [
-        (e, await react(people[e.scenario], make, e, conversation_seed(seed, f"{e.scenario}:{e.reply}")))
+        (e, await react(get_scenario(e.scenario), make, e, conversation_seed(seed, f"{e.scenario}:{e.reply}")))
         for e in entries
     ]
     found = [(e, r) for e, r in played if r is not None]

@@ -22,7 +22,8 @@ PARTS: dict[str, tuple[Part, ...]] = {
     "working": ("working",),
     "test": ("test",),
     "fresh": ("fresh",),
-    "all": ("working", "test", "fresh"),
+    "last": ("last",),
+    "all": ("working", "test", "fresh", "last"),
     "none": (),
 }
 
@@ -87,7 +88,7 @@ def check_actor(config: CheckConfig, tell: Callable[[str], None] = lambda line: 
     tell("asking")
     asked = asyncio.run(asked_rows(people, make, config.seed))
     tell("reacting")
-    reacted = [asyncio.run(reacted_row(people, make, part, config.seed)) for part in PARTS[config.part]]
+    reacted = [asyncio.run(reacted_row(make, part, config.seed, config.limit)) for part in PARTS[config.part]]
     sides = [actor_side, *recordings, *humans]
     total = sum(r.asked for r in asked)
     return ActorReport(

@@ -33,7 +33,7 @@ def actor(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many people of the benchmark.")] = None,
     others: Annotated[int, typer.Option(min=0, help="People of train and of dev beside them, for the repeats.")] = 10,
     turns: Annotated[int, typer.Option(min=1, help="Turns of a conversation.")] = 45,
-    part: Annotated[str, typer.Option(help="Labelled replies: working, test, fresh, all or none.")] = "working",
+    part: Annotated[str, typer.Option(help="Labelled replies: working, test, fresh, last, all or none.")] = "working",
     seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
     show: Annotated[int, typer.Option(min=0, help="Examples of what went wrong, for each measure.")] = 3,
     format_: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.text,

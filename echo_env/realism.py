@@ -210,8 +210,9 @@ class Reaction(Record):
 
     @property
     def right(self) -> bool:
-        """Whether it moved the way that the label says. No move is not right."""
-        return self.moved > 0 if self.good else self.moved < 0
+        """Whether it moved the way that the label says, or stayed at the end that lies there; else no move is wrong."""
+        end = 1.0 if self.good else -1.0
+        return self.moved * end > 0 or tone(self.before) == tone(self.after) == end
 
 
 # --- facts

@@ -111,12 +111,16 @@ NAMED = 1.6
 """What it gains by naming what they feel, or something near it."""
 MANNER = 2.3
 """Weight of its manner."""
-ENOUGH = 1.4
+ENOUGH = 1.2
 """What makes a reply welcome. These were fitted, and rounded, on labelled replies."""
 WRONG_LIGHT = 1.0
 """What it loses by naming joy, pride or relief where there is none."""
 SLIGHTED = 1.5
 """What a phrase takes away that waves aside or makes fun."""
+OFFHAND = 0.9
+"""What it loses by speaking offhand."""
+BESIDE = 0.7
+"""What it gains by a speaker who puts themselves beside the person."""
 COLD_ASKING, CURT_ASKING = -0.8, -0.4
 """Manner below which a mere question is taken ill: one about the person's story, and any other."""
 
@@ -132,8 +136,9 @@ def _sense(reading: Reading, lowered: str, moment: Moment) -> tuple[Kind, float,
     heard = reader.hear(reading.sentences, moment.story)
     slighted = cue("slight").search(lowered) is not None
     advises = cue("advice").search(lowered) is not None
+    offhand = cue("offhand").search(lowered) is not None
     ill = COLD_ASKING if reading.content & moment.story else CURT_ASKING
-    if not slighted and not advises and heard.warmth > ill and all(_asks(s) for s in reading.sentences):
+    if not (slighted or advises or offhand) and heard.warmth > ill and all(_asks(s) for s in reading.sentences):
         return "asked", 0.35 if known else 0.15, ""
     welcome = MANNER * heard.warmth
     if known:
@@ -144,6 +149,10 @@ def _sense(reading: Reading, lowered: str, moment: Moment) -> tuple[Kind, float,
         welcome -= WRONG_LIGHT
     if slighted:
         welcome -= SLIGHTED
+    if offhand:
+        welcome -= OFFHAND
+    if cue("beside").search(lowered):
+        welcome += BESIDE
     advice = (0.25 if moment.wants_advice else -0.25) + (0.1 if known else -0.1)
     if welcome < ENOUGH:
         if named and not near and not exact and len(named) <= 2 and not any(s.question for s in reading.sentences):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from echo_env.profiles import data_root
 from echo_env.yamlfiles import read_yaml
 
-Cue = Literal["blame", "slight", "lecture", "advice", "request", "tag", "open"]
+Cue = Literal["blame", "slight", "offhand", "beside", "lecture", "advice", "request", "tag", "open"]
 Fact = Literal["age", "name", "job", "place", "family"]
 
 
