@@ -289,7 +289,7 @@ def test_the_labelled_replies_are_what_they_say() -> None:
         assert e.to in dict(get_scenario(e.scenario).items()), e
 
 
-def grams(text: str, n: int = 3) -> set[tuple[str, ...]]:
+def grams(text: str, n: int = 4) -> set[tuple[str, ...]]:
     said = units(text)
     return set(zip(*(said[k:] for k in range(n)), strict=False))
 

@@ -59,6 +59,8 @@ class _Answer:
     whole: bool = False
     """Whether it is all that they say: a fact needs no word about the question."""
     declines: bool = False
+    repeats: bool = False
+    """Whether it only points to what was told."""
 
 
 @dataclass(slots=True)
@@ -143,9 +145,8 @@ class EmbeddedActor:
         if answer is not None and answer.declines and a.kind == "asked":
             return [self._pick(profile, "fair"), *answer.parts]
         parts = [self._reaction(profile, heart, a)]
-        if answer is not None:
-            fits = _size([*parts, answer.parts[0]]) + len(answer.parts) - 1 <= MAX_SENTENCES
-            return [*parts, *(answer.parts if fits else answer.parts[1:] or answer.parts)]
+        if answer is not None and not (answer.repeats and a.kind in ("heard", "understood")):
+            return [*parts, *self._fitting(view, heart, a, parts, answer)]
         if cue.act == "hint" and a.kind not in ("silence", "noise"):
             asks = [(i, s) for i, s in _hopes(profile) if i in cue.lines and i not in heart.hinted]
             if asks:
@@ -159,6 +160,16 @@ class EmbeddedActor:
         told = [self._tell(heart, item, line) for item, line in lines]
         leads = cue.act == "tell" and len(lines) == 1 and _size(parts) == 1 and self._random.random() < LEADS
         return [*parts, *([self._pick(profile, "lead")] if leads else []), *told]
+
+    def _fitting(self, view: ActorView, heart: _Heart, a: Appraisal, parts: list[str], answer: _Answer) -> list[str]:
+        """What of an answer goes with a reaction, and the next line where somebody who is trusted has asked."""
+        said = answer.parts
+        if _size([*parts, said[0]]) + len(said) - 1 > MAX_SENTENCES:
+            said = said[1:] or said
+        if answer.declines or heart.trust <= 0.3 or a.warmth <= 0 or view.cue.act == "hold":
+            return said
+        more = self._next_lines(view, heart, 1) if _size([*parts, *said]) < MAX_SENTENCES else []
+        return [*said, *(self._tell(heart, item, line) for item, line in more)]
 
     def _tell(self, heart: _Heart, item: str, line: Line) -> str:
         heart.told[item] = line
@@ -213,7 +224,7 @@ class EmbeddedActor:
         """Point to a line that was told, tell it, or decline where trust does not reach so far."""
         if item in heart.told:
             kind = "told_of" if name else "told_before"
-            return _Answer([self._pick(profile, kind, about=_own(line.about), name=name)])
+            return _Answer([self._pick(profile, kind, about=_own(line.about), name=name)], repeats=True)
         if heart.trust < NEEDS_TRUST[chapter_of(item)] - 0.15:
             return _Answer([self._pick(profile, "dodge")], declines=True)
         return _Answer([self._tell(heart, item, line)])
