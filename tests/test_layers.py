@@ -35,8 +35,6 @@ AT_TOP = {
     "echo_env.cli_validate_actor": {"typer"},
     "echo_env.cli_validate_persona": {"typer"},
     "echo_env.cli_validate_safety": {"typer"},
-    "echo_env.cli_validate": {"typer"},
-    "echo_env.cli_validate_actor": {"typer"},
     "echo_env.tables": {"rich"},
 }
 """What a layer, or a single module, may import when it is imported; anything else comes lazily, inside functions."""
