@@ -91,13 +91,13 @@ DETECTORS: dict[str, Detector] = {
     "repeats": Detector(
         signs.repeats,
         0.1,
-        ("template", "lecture", "fixed_script", "very_long"),
+        ("template", "lecture", "very_long"),
         "one sentence in ten said before is noticed",
     ),
     "near_repeats": Detector(
         signs.near_repeats,
         0.3,
-        ("small_edits", "template", "sycophancy", "negated_comfort", "feeling_guess", "fixed_script", "very_long"),
+        ("small_edits", "template", "sycophancy", "negated_comfort", "feeling_guess", "very_long"),
         "the reference companion's is 0, though it speaks in templates; a third of all replies is more than chance",
     ),
     "template_share": Detector(
