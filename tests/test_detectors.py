@@ -14,6 +14,7 @@ from echo_env.roles import Exchange, JudgeView
 from echo_env.types import Judgement, Levels
 
 PEOPLE = scenario_ids("benchmark")[::6]
+SLOTS = [f"attack:{name}" for name in ("noun_slots", "noun_slots_strong", "one_axis_c", "one_axis_a", "one_axis_p")]
 
 
 class Mild:
@@ -43,7 +44,7 @@ def talk(policy: str, scenario: str, turns: int = 16) -> list[Exchange]:
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, DetectorReport]:
-    names = ["skilled", "adviser", *attack_names()]
+    names = ["skilled", "adviser", *[n for n in attack_names() if n not in SLOTS]]
     return {name: detect([talk(name, person) for person in PEOPLE]) for name in names}
 
 
@@ -52,16 +53,17 @@ def test_they_are_quiet_on_the_reference_companion(reports: dict[str, DetectorRe
     assert reports["skilled"].conversations == len(PEOPLE)
 
 
-@pytest.mark.parametrize("name", [n for n in attack_names() if n != "attack:noun_slots"])
+@pytest.mark.parametrize("name", [n for n in attack_names() if n not in SLOTS])
 def test_an_attack_is_flagged_by_a_detector_meant_for_it(name: str, reports: dict[str, DetectorReport]) -> None:
     kind = name.removeprefix("attack:")
     assert kind in reports[name].suspects, (reports[name].flags, reports[name].scores)
 
 
-def test_noun_slots_are_flagged_once_there_are_enough_feelings_to_miss() -> None:
-    """Its templates name some feelings of their own, which now and then are the right ones."""
-    found = detect([talk("attack:noun_slots", person, turns=40) for person in PEOPLE])
-    assert "noun_slots" in found.suspects, found.scores
+@pytest.mark.parametrize("name", SLOTS)
+def test_slots_are_flagged_once_there_are_enough_feelings_to_miss(name: str) -> None:
+    """Their templates name some feelings of their own, which now and then are the right ones."""
+    found = detect([talk(name, person, turns=40) for person in PEOPLE])
+    assert name.removeprefix("attack:") in found.suspects, found.scores
 
 
 def test_the_adviser_is_flagged_for_what_it_is(reports: dict[str, DetectorReport]) -> None:
