@@ -112,7 +112,7 @@ class EmbeddedJudge:
         encoder: Whose vectors to compare by; a name that `encoders.encoder_of` knows.
     """
 
-    id = "embedded-1"
+    id = "embedded-2"
     open_talk = "embedded-open"
     """Which registered judge stands in for this one where there is no profile."""
 
@@ -316,26 +316,34 @@ def _find_progress(bench: _Bench, said: _Said, lists_feelings: bool) -> None:
 
 
 def _find_feeling(bench: _Bench, said: _Said) -> None:
-    ledger, things = bench.ledger, bench.ledger.story.things
-    about = [i for i in said.near or sorted(ledger.fresh) if things[i].feeling]
+    things = bench.ledger.story.things
+    about = [i for i in said.near or sorted(bench.ledger.fresh) if things[i].feeling]
     if said.sentence.feelings:
-        clusters = {CLUSTER_OF[f] for f in said.sentence.feelings}
-        close = [i for i in about if CLUSTER_OF[str(things[i].feeling)] in clusters]
-        for i in close:
-            if things[i].feeling not in said.sentence.feelings:
-                bench.offer("A.prog.1.names", said, i, "near, not exact")
-            elif things[i].shown and said.near:
-                bench.offer("A.prog.2.unspoken", said, i)
-            else:
-                bench.offer("A.prog.1.names", said, i)
-        if about and not close and not said.sentence.question and not said.sentence.feelings & ledger.voiced:
-            bench.add("A.neg.1.mismatch", said.sentence.text, reason=f"what shows is {things[about[0]].feeling}")
+        _find_named(bench, said, about)
     elif "A.prog.1.validates" in said.acts:
         for i in about:
             if things[i].shown and i in said.own and bench.heard("A"):
                 bench.offer("A.prog.2.unspoken", said, i, "makes room for what was shown, not said")
             else:
                 bench.offer("A.prog.1.validates", said, i)
+
+
+def _find_named(bench: _Bench, said: _Said, about: list[int]) -> None:
+    """A feeling put into words: right and voiced, right and unspoken, near, or not there."""
+    ledger, things = bench.ledger, bench.ledger.story.things
+    named = said.sentence.feelings
+    clusters = {CLUSTER_OF[f] for f in named}
+    just_voiced = [i for i in ledger.fresh if things[i].feeling in named and not things[i].shown]
+    close = list(dict.fromkeys([*just_voiced, *(i for i in about if CLUSTER_OF[str(things[i].feeling)] in clusters)]))
+    for i in close:
+        if things[i].feeling not in named:
+            bench.offer("A.prog.1.names", said, i, "near, not exact")
+        elif things[i].shown and said.near:
+            bench.offer("A.prog.2.unspoken", said, i)
+        else:
+            bench.offer("A.prog.1.names", said, i)
+    if about and not close and not said.sentence.question and not named & ledger.voiced:
+        bench.add("A.neg.1.mismatch", said.sentence.text, reason=f"what shows is {things[about[0]].feeling}")
 
 
 def _find_empowerment(bench: _Bench, said: _Said) -> None:
