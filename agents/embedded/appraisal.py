@@ -123,7 +123,7 @@ OFFHAND = 0.9
 """What it loses by speaking offhand."""
 BESIDE = 0.7
 """What it gains by a speaker who puts themselves beside the person."""
-COLD_ASKING, CURT_ASKING = -0.8, -0.4
+COLD_ASKING, CURT_ASKING = -1.2, -0.4
 """Manner below which a mere question is taken ill: one about the person's story, and any other."""
 
 
