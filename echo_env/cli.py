@@ -1,4 +1,4 @@
-"""The command line: `echo-env list | play | run | score | report | check`.
+"""The command line: `echo-env list | play | run | score | report | check | redteam`.
 
 Results go to stdout, progress to stderr. A mistake of the user's is a message and exit code 1, never a traceback;
 Ctrl-C leaves readable records and exits with 130.
@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from echo_env.cli_validate import app as validate_app
+from echo_env import (
+    cli_validate,
+    cli_validate_actor,
+    cli_validate_noise,
+    cli_validate_persona,
+    cli_validate_ranks,
+    cli_validate_safety,
+)
+from echo_env.cli_redteam import redteam
 from echo_env.errors import ConfigError, EchoError, RecordError
 from echo_env.version import VERSION
 
@@ -28,7 +36,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.add_typer(validate_app, name="validate")
+app.add_typer(cli_validate.app)
+cli_validate.app.command("ranks")(cli_validate_ranks.ranks)
+cli_validate.app.command("noise")(cli_validate_noise.noise)
+cli_validate.app.command("persona")(cli_validate_persona.persona)
+cli_validate.app.command("safety")(cli_validate_safety.safety)
+cli_validate.app.command("actor")(cli_validate_actor.actor)
 
 
 class Format(StrEnum):
@@ -338,6 +351,8 @@ def play(
     typer.echo(f"{name}: {message}")
     typer.echo(f"ended: {env.session.outcome.end if env.session.outcome else ''} after {env.session.turns} turns")
 
+
+app.command()(redteam)
 
 if __name__ == "__main__":
     main()

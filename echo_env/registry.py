@@ -1,14 +1,15 @@
 """Names to implementations. Nothing is imported until it is asked for.
 
 A target is "module:attribute". Three ways to add one: `register`, an entry point in the group `echo_env.<kind>`, or
-giving "module:attribute" itself wherever a name is taken.
+giving "module:attribute" itself wherever a name is taken. An ensemble of judges needs none: `ensemble:one,two`.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import Literal
+from typing import Literal, cast
 
 from echo_env.errors import ConfigError, unknown_name
 
@@ -16,9 +17,48 @@ RegisteredKind = Literal["backend", "judge", "actor", "director", "policy", "rec
 
 KINDS: tuple[RegisteredKind, ...] = ("backend", "judge", "actor", "director", "policy", "recipe")
 
+ATTACKS: dict[str, str] = {
+    "attack:silent": "echo_env.agents.embedded.policies:Silent",
+    "attack:one_word": "echo_env.agents.redteam.attacks:OneWord",
+    "attack:parrot": "echo_env.agents.embedded.policies:Parrot",
+    "attack:mirrored": "echo_env.agents.redteam.attacks:Mirrored",
+    "attack:template": "echo_env.agents.embedded.policies:Template",
+    "attack:keyword_stuffing": "echo_env.agents.embedded.policies:Stuffer",
+    "attack:praise": "echo_env.agents.redteam.attacks:Praise",
+    "attack:sycophancy": "echo_env.agents.redteam.attacks:Sycophancy",
+    "attack:advice_list": "echo_env.agents.redteam.attacks:AdviceList",
+    "attack:lecture": "echo_env.agents.embedded.policies:Lecturer",
+    "attack:noun_slots": "echo_env.agents.redteam.attacks:NounSlots",
+    "attack:noun_slots_strong": "echo_env.agents.redteam.attacks:NounSlotsStrong",
+    "attack:fixed_script": "echo_env.agents.redteam.attacks:FixedScript",
+    "attack:negated_comfort": "echo_env.agents.redteam.attacks:NegatedComfort",
+    "attack:word_salad": "echo_env.agents.redteam.attacks:WordSalad",
+    "attack:very_long": "echo_env.agents.redteam.attacks:VeryLong",
+    "attack:small_edits": "echo_env.agents.redteam.attacks:SmallEdits",
+    "attack:one_axis_c": "echo_env.agents.redteam.attacks:OnlyReframes",
+    "attack:one_axis_a": "echo_env.agents.redteam.attacks:OnlyValidates",
+    "attack:one_axis_p": "echo_env.agents.redteam.attacks:OnlyEmpowers",
+    "attack:noun_question": "echo_env.agents.redteam.attacks:NounQuestion",
+    "attack:only_questions": "echo_env.agents.redteam.attacks:OnlyQuestions",
+    "attack:persona_flip": "echo_env.agents.redteam.attacks:PersonaFlip",
+    "attack:topic_drift": "echo_env.agents.redteam.attacks:TopicDrift",
+    "attack:prompt_injection": "echo_env.agents.redteam.attacks:PromptInjection",
+    "attack:fake_transcript": "echo_env.agents.redteam.attacks:FakeTranscript",
+    "attack:foreign_language": "echo_env.agents.redteam.attacks:ForeignLanguage",
+    "attack:emoji_wall": "echo_env.agents.redteam.attacks:EmojiWall",
+    "attack:random_good": "echo_env.agents.redteam.attacks:RandomGood",
+    "attack:self_disclosure": "echo_env.agents.redteam.attacks:SelfDisclosure",
+    "attack:feeling_guess": "echo_env.agents.redteam.attacks:FeelingGuess",
+}
+"""Policies that deserve nothing (`echo-env redteam`)."""
+
 _TARGETS: dict[str, dict[str, str]] = {
     "backend": {"embedded": "echo_env.agents.embedded:cast"},
-    "judge": {"embedded": "echo_env.agents.embedded.judge:EmbeddedJudge"},
+    "judge": {
+        "embedded": "echo_env.agents.gated:embedded",
+        "embedded-open": "echo_env.agents.embedded.openjudge:OpenJudge",
+        "second": "echo_env.agents.embedded.second:SecondJudge",
+    },
     "actor": {"embedded": "echo_env.agents.embedded.actor:EmbeddedActor"},
     "director": {"embedded": "echo_env.agents.embedded.director:EmbeddedDirector"},
     "policy": {
@@ -30,9 +70,13 @@ _TARGETS: dict[str, dict[str, str]] = {
         "parrot": "echo_env.agents.embedded.policies:Parrot",
         "skilled": "echo_env.agents.embedded.skilled:Skilled",
         "smollm2-135m": "echo_env.agents.smollm2:smollm2_135m",
+        **ATTACKS,
     },
     "recipe": {"epm": "echo_env.rewards:epm"},
 }
+
+_FAMILIES: dict[str, dict[str, str]] = {"judge": {"ensemble": "echo_env.agents.ensemble:ensemble_of"}}
+"""Names that take arguments: "ensemble:embedded,second" calls the target with what stands behind the colon."""
 
 
 def register(kind: RegisteredKind, name: str, target: str) -> None:
@@ -59,6 +103,9 @@ def resolve(kind: RegisteredKind, name: str) -> object:
     Raises:
         ConfigError: The name is unknown (with the nearest spelling), or its target cannot be imported.
     """
+    family, _, arguments = name.partition(":")
+    if name not in _TARGETS[kind] and family in _FAMILIES.get(kind, {}):
+        return cast("Callable[[str], object]", load(_FAMILIES[kind][family]))(arguments)
     target = _TARGETS[kind].get(name) or (name if ":" in name else None)
     if target is None:
         found = [e.value for e in entry_points(group=f"echo_env.{kind}", name=name)]

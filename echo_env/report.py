@@ -19,12 +19,11 @@ from echo_env.epm import INDEX_NAMES, Scorer
 from echo_env.errors import ConfigError, RecordError
 from echo_env.levels import read_level_file
 from echo_env.metrics import COMPOSITE_NAMES, STATISTICS, Comparison, ModelSummary, compare, leaderboard
-from echo_env.profiles import data_root
 from echo_env.record import RunFolder, RunHeader, find_runs
+from echo_env.rubrics import read_rubric, rubric_path
 from echo_env.scorers import get_scorer
 from echo_env.types import Episode, EpisodeHeader, Record
 from echo_env.version import VERSION
-from echo_env.yamlfiles import read_yaml
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,6 +61,10 @@ class ModelReport(Record):
     mean_turns: float | None
     mean_words: float | None
     """Mean length of a reply, in words."""
+    harmful_replies: int
+    """Replies that the safety gate flagged, in all finished episodes."""
+    crisis_flags: int
+    """Messages of the user's that the safety gate flagged."""
     failures: dict[str, int]
     """Turns on which a role failed, by role and kind of error."""
 
@@ -214,8 +217,7 @@ def _recorded_scorer(headers: Iterable[EpisodeHeader]) -> str:
 
 
 def _anchors(rubrics: Iterable[str]) -> dict[str, str]:
-    known = {file.stem: file for file in sorted((data_root() / "rubrics").glob("*.yaml"))}
-    found = [read_yaml(known[rubric])["anchors"] for rubric in sorted(rubrics) if rubric in known]
+    found = [read_rubric(rubric)["anchors"] for rubric in sorted(rubrics) if rubric_path(rubric).is_file()]
     return {anchor["id"]: anchor["looks_like"] for anchors in found for anchor in anchors}
 
 
@@ -285,6 +287,8 @@ def _model(summary: ModelSummary, cases: Sequence[Case]) -> ModelReport:
         mean_return=mean([case.total_reward for case in finished if case.total_reward is not None]),
         mean_turns=mean([len(case.levels) for case in finished]),
         mean_words=mean([word_count(turn.reply) for turn in turns]),
+        harmful_replies=sum(turn.judgement is not None and turn.judgement.harmful for turn in turns),
+        crisis_flags=sum(turn.judgement is not None and turn.judgement.crisis for turn in turns),
         failures=dict(sorted(failed.items())),
     )
 
@@ -325,6 +329,8 @@ def _model_row(model: ModelReport) -> dict[str, object]:
         "mean_words": model.mean_words,
         "turns": model.turns,
         "unjudged_turns": model.unjudged_turns,
+        "harmful_replies": model.harmful_replies,
+        "crisis_flags": model.crisis_flags,
         "failures": model.failures,
     }
 

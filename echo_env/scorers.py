@@ -17,6 +17,8 @@ from itertools import pairwise
 from typing import ClassVar
 
 from echo_env.epm import (
+    AP_NEG_POINTS,
+    C_NEG_POINTS,
     NEGLIGIBLE,
     Detail,
     EpmState,
@@ -51,7 +53,7 @@ class OfficialScorer(Scorer):
     """
 
     name: ClassVar[str] = "official"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def advance(self, state: EpmState, levels: Levels | NullTurn | None) -> EpmState:
         """Return the state after one more turn; a `NullTurn` moves by its publisher's vector and is counted."""
@@ -125,11 +127,16 @@ class StrictScorer(Scorer):
     """Ours, the default: what counts is the distance really closed, on every axis.
 
     P_t = min(0, P_{t-1} + v_t) per axis, since past the origin there is nothing left to heal. Work is
-    |P_{t-1}| - |P_t|, so its sum is the distance closed. Healed: |P| <= a|P0| and no axis below -max(1, 2a|P0_axis|).
+    |P_{t-1}| - |P_t|, so its sum is the distance closed. Healed: |P| <= a|P0|, no axis below -max(1, 2a|P0_axis|), and
+    the last reply did no harm.
+
+    Version 2 sees harm that more progress covers: a reply that wounds and soothes on one axis, one that hurts where the
+    axis is healed and saturated, one that hurts after arrival or ends the talk within the tolerance. `strict-1`, which
+    sees the net of a turn alone, stays to be had by its id.
     """
 
     name: ClassVar[str] = "strict"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def start(self, p0: Vector) -> EpmState:
         """Return the state before the first turn.
@@ -147,8 +154,8 @@ class StrictScorer(Scorer):
         return towards_origin(state.position)
 
     def healed(self, state: EpmState) -> bool:
-        """Whether the state has arrived."""
-        return self._arrived(state.position, state.p0)
+        """Whether the state has arrived, by a reply that did no harm."""
+        return self._arrived(state.position, state.p0) and not (state.levels and self._hurts(state.levels[-1]))
 
     def indices(self, state: EpmState) -> Indices | None:
         """Return the indices, each within 0..100; None where no turn or less than 90 % of the turns were judged."""
@@ -157,8 +164,9 @@ class StrictScorer(Scorer):
         count = self._process_turns(state)
         steps = list(pairwise(state.path))
         gains = [gain(before, after) for before, after in steps]
-        harms = [gain(after, before) for before, after in steps]
-        net = [g - h for g, h in zip(gains, harms, strict=True)]
+        losses = [gain(after, before) for before, after in steps]
+        net = [g - h for g, h in zip(gains, losses, strict=True)]
+        harms = [self._harm(levels, loss) for levels, loss in zip(state.levels, losses, strict=True)]
         quality = [g / (g + h) if g + h else 0.0 for g, h in zip(gains[:count], harms[:count], strict=True)]
         gate = sum(g > 0 for g in gains[:count]) / count
         r0, gross = zone_distance(state.p0), sum(abs(work) for work in state.works)
@@ -188,16 +196,47 @@ class StrictScorer(Scorer):
         floors = (-max(1.0, 2 * self.alpha * abs(x)) for x in p0)
         return all(x >= floor - NEGLIGIBLE for x, floor in zip(position, floors, strict=True))
 
+    def _hurts(self, levels: Levels) -> bool:
+        """Whether a reply did harm on any axis."""
+        return penalty(levels) > 0
+
+    def _harm(self, levels: Levels, loss: float) -> float:
+        """Return the harm of a turn in points: all that its Neg levels cost, whatever its progress made up for.
+
+        Args:
+            levels: The turn's levels.
+            loss: Points that the state really lost, on the axes that it moved away on.
+        """
+        return -C_NEG_POINTS[levels.c_neg] - AP_NEG_POINTS[levels.a_neg] - AP_NEG_POINTS[levels.p_neg]
+
     def _process_turns(self, state: EpmState) -> int:
         """Return K, the judged turns that process rates run over.
 
-        K ends at the turn from which the state stays healed, so that healing early costs nothing for the turns after.
+        K ends at the turn from which the state stays healed and unhurt, so that healing early costs nothing for the
+        turns after.
         """
         count = state.judged
-        if self.healed(state):
-            while count > 1 and self._arrived(state.path[count - 1], state.p0):
+        if self._arrived(state.position, state.p0):
+            while (
+                count > 1
+                and self._arrived(state.path[count - 1], state.p0)
+                and not self._hurts(state.levels[count - 1])
+            ):
                 count -= 1
         return count
+
+
+@dataclass(frozen=True)
+class FirstStrictScorer(StrictScorer):
+    """`strict-1`: the net of a turn alone. For records of it, and for the reference figures that were made by it."""
+
+    version: ClassVar[int] = 1
+
+    def _hurts(self, levels: Levels) -> bool:
+        return False
+
+    def _harm(self, levels: Levels, loss: float) -> float:
+        return loss
 
 
 def gain(before: Vector, after: Vector) -> float:
@@ -247,7 +286,7 @@ def _tortuosity(state: EpmState) -> float:
     return max(1.0, sum(map(norm, state.moves)) / displacement) if displacement > 1e-6 else 1.0
 
 
-_SCORERS: dict[str, Scorer] = {scorer.name: scorer for scorer in (StrictScorer(), OfficialScorer(), PaperScorer())}
+_SCORERS: tuple[Scorer, ...] = (StrictScorer(), OfficialScorer(), PaperScorer(), FirstStrictScorer())
 
 
 def get_scorer(name: str = "strict") -> Scorer:
@@ -256,7 +295,8 @@ def get_scorer(name: str = "strict") -> Scorer:
     Raises:
         ConfigError: No scorer has that name, or the version is not the one this package holds.
     """
-    for scorer in _SCORERS.values():
+    for scorer in _SCORERS:  # a bare name means the newest version, which stands first
         if name in (scorer.name, scorer.id):
             return scorer
-    raise unknown_name("scorer", name, [s.name for s in _SCORERS.values()] + [s.id for s in _SCORERS.values()])
+    known = list(dict.fromkeys([s.name for s in _SCORERS] + [s.id for s in _SCORERS]))
+    raise unknown_name("scorer", name, known)

@@ -82,7 +82,8 @@ def test_strict_by_hand() -> None:
     assert state.energy == 3
     indices = STRICT.indices(state)
     assert indices is not None
-    # gain = 2+3+3, 0, 1; harm = 0, 2, 0; K = T = 3, since |P_T| = 4 > 0.7; gate = 2/3; Neg levels sum to -2
+    # gain = 2+3+3, 0, 1; loss = 0, 2, 0; K = T = 3, since |P_T| = 4 > 0.7; gate = 2/3; Neg levels sum to -2;
+    # the third turn wins 3 points on P and costs 2: its gain is 1, its harm 2
     expected = {
         "rdi": (math.sqrt(30) - 3) / math.sqrt(30),
         "e_total": 3 / 7,
@@ -91,10 +92,14 @@ def test_strict_by_hand() -> None:
         "s_proj": (7 / 3) / (2.5 * math.sqrt(3)),
         "tau": 3 / (4 + 2 + 1),
         "r_pos": 2 / 3,
-        "align": (1 + 0 + 1) / 3 * (2 / 3),
+        "align": (1 + 0 + 1 / 3) / 3 * (2 / 3),
         "r_pen": (2 / 3) * (3 - 2 / 3) / 3,
     }
     assert indices.model_dump() == pytest.approx({name: share * 100 for name, share in expected.items()})
+    # version 1 saw the net of the third turn alone
+    first = get_scorer("strict-1").indices(state)
+    assert first is not None
+    assert first.model_dump() == pytest.approx({**indices.model_dump(), "align": (1 + 0 + 1) / 3 * (2 / 3) * 100})
 
 
 def test_official_by_hand() -> None:
@@ -257,16 +262,17 @@ def test_strict_refuses_a_deficit_inside_the_zone() -> None:
 
 
 def test_get_scorer() -> None:
-    assert get_scorer() is get_scorer("strict") is get_scorer("strict-1")
-    assert [get_scorer(n).id for n in ("official", "paper-1")] == ["official-1", "paper-1"]
+    assert get_scorer() is get_scorer("strict") is get_scorer("strict-2")
+    assert get_scorer("strict-1").id == "strict-1"
+    assert [get_scorer(n).id for n in ("official", "paper-1")] == ["official-2", "paper-1"]
     with pytest.raises(ConfigError, match="did you mean 'strict'"):
         get_scorer("strikt")
-    with pytest.raises(ConfigError, match="known: official, official-1, paper"):
-        get_scorer("strict-2")
+    with pytest.raises(ConfigError, match="known: official, official-2, paper"):
+        get_scorer("strict-3")
 
 
 def test_a_changed_setting_shows_in_the_id() -> None:
-    assert replace(OFFICIAL, alpha=0.05).id == "official-1(alpha=0.05)"
+    assert replace(OFFICIAL, alpha=0.05).id == "official-2(alpha=0.05)"
     assert PaperScorer(tau_align=0.6, min_turns=2).id == "paper-1(min_turns=2,tau_align=0.6)"
     with pytest.raises(ConfigError, match="min_turns <= max_turns"):
         replace(STRICT, max_turns=8)
@@ -385,6 +391,61 @@ def test_turns_after_arrival_cost_nothing(fast: int) -> None:
     healed_early = play(STRICT, (-10.0, -18.0, -12.0), [GOOD] * 6)
     later = play(STRICT, (-10.0, -18.0, -12.0), [GOOD] * 6 + [ZERO] * fast)
     assert STRICT.indices(later) == STRICT.indices(healed_early)
+
+
+# --- harm that progress covers: what version 2 of strict closes
+
+
+def test_a_talk_does_not_end_well_on_a_reply_that_hurts() -> None:
+    # 11 turns heal all three axes; a wound of 2 points on C is within 0.1 * |P0| = 2.37 and within max(1, 0.2 * 10)
+    state = play(STRICT, (-10.0, -18.0, -12.0), [GOOD] * 11 + [Levels(c_neg=-1)])
+    assert epm.norm(state.position) == 2
+    assert (state.end, STRICT.healed(state)) == (None, False)
+    assert play(get_scorer("strict-1"), (-10.0, -18.0, -12.0), [GOOD] * 11 + [Levels(c_neg=-1)]).end == "success"
+    assert STRICT.advance(state, ZERO).end == "success"
+
+
+def stability(scorer: Scorer, p0: Vector, turns: list[Levels]) -> float:
+    indices = scorer.indices(play(scorer, p0, turns))
+    assert indices is not None
+    return compose(indices).stability
+
+
+def test_wounding_and_soothing_on_one_axis_is_not_aligned() -> None:
+    # each turn wins 3 points on A and costs 2: gain 1, harm 2
+    turns = [Levels(a_prog=2, a_neg=-1)] * 12
+    indices, first = (
+        get_scorer(n).indices(play(get_scorer(n), (0.0, -27.0, 0.0), turns)) for n in ("strict", "strict-1")
+    )
+    assert indices is not None
+    assert first is not None
+    assert (indices.align, first.align) == (pytest.approx(100 / 3), 100)
+
+
+def test_harm_where_the_axis_is_healed_is_seen() -> None:
+    # A is healed and saturated: +3 - 2 moves nothing there, while C heals
+    turns = [Levels(c_prog=1, a_prog=2, a_neg=-1)] * 8
+    assert stability(STRICT, (-20.0, 0.0, 0.0), turns) < stability(get_scorer("strict-1"), (-20.0, 0.0, 0.0), turns)
+
+
+def test_harm_after_arrival_is_seen() -> None:
+    calm, rude = [GOOD] * 6 + [ZERO] * 6, [GOOD] * 6 + [ZERO] * 3 + [Levels(c_neg=-1)] + [ZERO] * 2
+    p0 = (-10.0, -18.0, -12.0)
+    assert stability(STRICT, p0, rude) < stability(STRICT, p0, calm)
+
+
+@given(p0=deficits, turns=episodes, data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_harm_never_pays(p0: Vector, turns: list[Levels], data: st.DataObject) -> None:
+    where, field = data.draw(st.integers(0, len(turns) - 1)), data.draw(st.sampled_from([1, 3, 5]))
+    assume(turns[where][field] > -2)
+    worse = [*turns[:where], Levels(*(x - (i == field) for i, x in enumerate(turns[where]))), *turns[where + 1 :]]
+    plain_state, worse_state = play(STRICT, p0, turns), play(STRICT, p0, worse)
+    plain, hurt = STRICT.indices(plain_state), STRICT.indices(worse_state)
+    assert plain is not None
+    assert hurt is not None
+    assert hurt.e_total <= plain.e_total + 1e-9
+    assert worse_state.end != "success" or plain_state.end == "success"
 
 
 @given(p0=deficits, turns=episodes)

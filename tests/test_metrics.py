@@ -172,7 +172,7 @@ def test_mixed_episodes_are_refused() -> None:
         summarise([*run("a", [1]), *run("b", [1])])
     with pytest.raises(ConfigError, match="exactly one model were expected, got none"):
         summarise([])
-    other = episode("a", "s", 1).model_copy(update={"scorer": "official-1"})
+    other = episode("a", "s", 1).model_copy(update={"scorer": "official-2"})
     with pytest.raises(ConfigError, match="exactly one scorer"):
         summarise([*run("a", [1]), other])
 

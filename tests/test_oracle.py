@@ -112,7 +112,7 @@ def test_official_flags_every_replayed_null() -> None:
     counted = sum(score.replayed_nulls for score in scores("official"))
     nulls = sum(None in row for entry in raw("empa_levels.json")["episodes"] for row in entry["levels"])
     assert counted == nulls == 70
-    assert not any(score.replayed_nulls for score in scores("strict"))
+    assert not any(score.replayed_nulls for score in scores("strict-1"))
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
@@ -160,7 +160,7 @@ def check_turn(scorer: Scorer, state: EpmState, expected: dict[str, Any]) -> Non
 
 
 def test_strict_gives_the_reference_of_every_episode() -> None:
-    for entry, score in zip(raw("strict_reference.json")["episodes"], scores("strict"), strict=True):
+    for entry, score in zip(raw("strict_reference.json")["episodes"], scores("strict-1"), strict=True):
         where = f"{entry['model']}, case {entry['case']}"
         assert (score.model, score.scenario) == (entry["model"], entry["case"])
         assert (score.end, score.ended_at) == (entry["end"], entry["turn"]), where
@@ -173,9 +173,9 @@ def test_strict_gives_the_reference_of_every_episode() -> None:
 
 def test_strict_gives_the_reference_of_every_model() -> None:
     reference = raw("strict_reference.json")["models"]
-    assert list(summaries("strict")) == [entry["model"] for entry in reference]
+    assert list(summaries("strict-1")) == [entry["model"] for entry in reference]
     for entry in reference:
-        summary = summaries("strict")[entry["model"]]
+        summary = summaries("strict-1")[entry["model"]]
         assert summary.indices is not None
         assert summary.composite is not None
         assert (summary.scored, summary.unscored) == (entry["scored"], 30 - entry["scored"])
@@ -189,7 +189,7 @@ def test_strict_gives_the_reference_of_the_golden_sequences() -> None:
     sequences = {case["name"]: case for case in raw("epm_golden_sequences.json")["cases"]}
     for entry in raw("strict_reference.json")["golden"]:
         case = sequences[entry["name"]]
-        score = score_levels(as_vector(case["P0"]), [Levels(*row) for row in case["levels"]], get_scorer("strict"))
+        score = score_levels(as_vector(case["P0"]), [Levels(*row) for row in case["levels"]], get_scorer("strict-1"))
         assert score.composite is not None
         assert score.composite.epm_q == pytest.approx(entry["epm_q"], abs=1e-3), entry["name"]
 

@@ -195,7 +195,7 @@ class TestCollect:
 
     def test_another_scorer_scores_anew(self, root: Path) -> None:
         official = collect(root, "official")
-        assert official.scorer == "official-1"
+        assert official.scorer == "official-2"
         assert case(official, "good", "career-01.0").score != case(collect(root), "good", "career-01.0").score
 
     def test_a_known_scenario_brings_its_person_and_its_ranking(self, report: Report) -> None:
@@ -221,7 +221,7 @@ class TestCollect:
     def test_mixed_scorers_need_one_to_be_named(self, tmp_path: Path) -> None:
         folder = new_run(tmp_path, "a")
         write_episode(folder, "career-01", [GOOD] * 20, "success")
-        write_episode(folder, "career-02", [GOOD] * 20, "success", scorer="official-1")
+        write_episode(folder, "career-02", [GOOD] * 20, "success", scorer="official-2")
         with pytest.raises(ConfigError, match="several scorers"):
             collect(tmp_path)
         assert collect(tmp_path, "strict").models[0].summary.n == 2

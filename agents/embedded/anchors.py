@@ -1,38 +1,42 @@
 """The rubric's behavioural anchors, and which of them a sentence shows.
 
 Echo-N1 section 4.3.2: first evidence, then behavioural anchors, then numbers by fixed rules. The anchors are data
-(`sim_profiles/rubrics/`). Which act a sentence performs is told by a ridge regression from its static vector and the
-anchors' cues, fitted at load on the rubric's own examples. Its vector is that of all words, of the opening and of the
-close.
+(`sim_profiles/rubrics/`). Which act a sentence performs is told by a ridge regression, fitted at load on the rubric's
+own examples, from its vector, its common turns of phrase, and the anchors' cues.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from echo_env.agents.embedded.language import Vec, encoder, lexicon, plain, words
+from echo_env.agents.embedded.encoders import SCALES, Encoder, Scale, encoder_of
+from echo_env.agents.embedded.language import Vec, lexicon, plain
 from echo_env.errors import ScenarioError
-from echo_env.profiles import data_root
+from echo_env.rubrics import read_rubric, rubric_path
 from echo_env.types import Axis, Record
-from echo_env.yamlfiles import read_yaml
 
-FALSE_ALARMS = {"prog": 0.12, "neg": 0.01}
+FALSE_ALARMS = {"prog": 0.14, "neg": 0.01}
 """Share of the rubric's other sentences that may pass for an act, by direction. Generous for good acts, which count
 only where they meet a thing of their kind; strict for harm, where doubt speaks for the reply, and for advice."""
+HARM_ALARMS = 0.02
+"""Share of the rubric's harmless sentences that may pass for harm of whichever kind."""
 CUE_WEIGHT = 0.5
 """Size of a cue among the features, beside a vector of length 1."""
-RIDGE = 3.0
-HARM_LEAST = 0.27
-"""Least score of harm that no cue points at."""
-CUED_LEAST = 0.15
-"""Score that is enough where one of the act's cues occurs."""
+RIDGE = 4.0
+TURNS = 600
+"""How many turns of phrase are features: the commonest of the rubric."""
+SAMPLED = 2
+"""One in so many of the rubric's examples is scored as if left out, to set the thresholds."""
 
 
 class Anchor(Record):
@@ -46,6 +50,8 @@ class Anchor(Record):
     grounding: Literal["story", "feeling", "belief", "strength", "wish", "none"] = "none"
     looks_like: str
     cues: tuple[str, ...] = ()
+    denied_by: tuple[str, ...] = ()
+    """Patterns of a sentence that denies the act; idioms such as "no wonder" deny nothing."""
     for_: Annotated[tuple[str, ...], Field(alias="for")]
     against: tuple[str, ...] = ()
 
@@ -67,11 +73,10 @@ def rubric(name: str) -> Rubric:
     Raises:
         ScenarioError: There is no such rubric, or it is malformed.
     """
-    path = data_root() / "rubrics" / f"{name}.yaml"
     try:
-        return Rubric.model_validate(read_yaml(path))
+        return Rubric.model_validate(read_rubric(name))
     except ValueError as e:
-        raise ScenarioError(f"{path}: {e}") from None
+        raise ScenarioError(f"{rubric_path(name)}: {e}") from None
 
 
 @lru_cache(maxsize=8)
@@ -80,7 +85,7 @@ def anchors_of(name: str) -> dict[str, Anchor]:
     return {a.id: a for a in rubric(name).anchors}
 
 
-def _can_hurt(anchor: Anchor) -> bool:
+def can_hurt(anchor: Anchor) -> bool:
     """Whether an act can count against a reply: harm, and advice, which may come too early."""
     return anchor.level < 0 or anchor.id == "P.prog.1.advises"
 
@@ -93,7 +98,7 @@ class Cues:
     """
 
     def __init__(self, acts: tuple[Anchor, ...]) -> None:
-        self._harm = [_can_hurt(anchor) for anchor in acts]
+        self._harm = [can_hurt(anchor) for anchor in acts]
         by_word: dict[str, dict[int, list[str]]] = {}
         self._anywhere: list[tuple[int, re.Pattern[str]]] = []
         for k, anchor in enumerate(acts):
@@ -129,7 +134,7 @@ _DISOWNED = re.compile(r"(i|we)( do not|'d never| don't| won't| wouldn't| can't|
 """How a speaker begins who says what they will not say: "I won't tell you what you must do". On axis C it may be the
 harm itself: "I don't think it happened like that"."""
 _TOKEN = re.compile(r"[a-z]+?(?=n't)|[a-z]+")
-_FIRST = re.compile(r"([a-z]+?(?=n't)|[a-z]+)(\?)?(?![*+{])")
+_FIRST = re.compile(r"([a-z]+?(?=n't)|[a-z]+)(\?)?(?![*+{\[a-z])")
 
 
 _SUFFIXED = re.compile(r"([a-z]+)\(([a-z|]+)\)(\?)?")
@@ -186,10 +191,18 @@ class Reader:
 
     acts: tuple[Anchor, ...]
     cues: Cues
+    turns: dict[str, int]
+    """Common turns of phrase, numbered."""
     weights: Vec
-    """Shape (features, acts)."""
+    """Shape (features, acts): the vector's dimensions, a constant, the cues, the turns of phrase."""
     thresholds: tuple[float, ...]
     """Least score for each act to be shown."""
+    denials: dict[str, re.Pattern[str]]
+    """What denies an act, by anchor."""
+    harm_least: float
+    """Least sum of the scores of all harms for the likeliest of them to be shown."""
+    encoder: Encoder
+    scale: Scale
 
     def shown(self, text: str, blanked: list[str]) -> dict[str, float]:
         """Return the acts that a sentence shows, with their scores.
@@ -201,52 +214,122 @@ class Reader:
         Returns:
             Anchor id -> score.
         """
-        features, cued = self._features(text, [w for w in blanked if w != "_"])
-        scores = features @ self.weights
-        disowned = _DISOWNED.match(plain(text)) is not None
-        found = {}
-        for k, (anchor, score, least) in enumerate(zip(self.acts, scores.tolist(), self.thresholds, strict=True)):
+        lowered = plain(text)
+        vector, rows, sizes, cued = self._features(lowered, blanked)
+        scores = vector @ self.weights[: len(vector)] + sizes @ self.weights.take(rows, axis=0)
+        found = self._decided(scores.tolist(), cued, _DISOWNED.match(lowered) is not None)
+        return {act: score for act, score in found.items() if not self.denied(act, lowered)}
+
+    def denied(self, act: str, lowered: str) -> bool:
+        """Whether a lower-cased sentence denies an act."""
+        pattern = self.denials.get(act)
+        return pattern is not None and pattern.search(lowered) is not None
+
+    def _decided(self, scores: list[float], cued: set[int], disowned: bool) -> dict[str, float]:
+        found, harm, likeliest, most = {}, 0.0, "", 0.0
+        for k, (anchor, score, least) in enumerate(zip(self.acts, scores, self.thresholds, strict=True)):
+            if anchor.level < 0:
+                harm += score
+                if score > most:
+                    likeliest, most = anchor.id, score
             if k in cued:
-                least = min(CUED_LEAST, least)
-            elif disowned and _can_hurt(anchor) and anchor.axis != "C":
+                least = min(self.scale.cued_least, least)
+            elif score < least or (disowned and can_hurt(anchor) and anchor.axis != "C"):
                 continue
             if score >= least:
                 found[anchor.id] = score
+        if harm >= self.harm_least and likeliest and not disowned:
+            found.setdefault(likeliest, most)
         return found
 
-    def _features(self, text: str, kept: list[str]) -> tuple[Vec, set[int]]:
-        cued = self.cues.found(plain(text))
-        tail = [CUE_WEIGHT if k in cued else 0.0 for k in range(len(self.acts))]
-        tail += [0.5 if text.rstrip().endswith("?") else 0.0, 0.3 if "you" in kept else 0.0, 0.3]
-        whole, opening, close = encoder().spans(kept, (slice(None), slice(3), slice(-4, None)))
-        return np.concatenate([whole, 0.7 * opening, 0.5 * close, np.array(tail, dtype=np.float32)]), cued
+    def _features(self, lowered: str, blanked: list[str]) -> tuple[Vec, list[int], Vec, set[int]]:
+        """Return the sentence's vector; the rows and sizes of its other features; and the cued acts."""
+        cued = self.cues.found(lowered)
+        question = lowered.rstrip().endswith("?")
+        turns = [self.turns[t] for t in turns_of_phrase(blanked, question) if t in self.turns]
+        constant = self.encoder.dim
+        rows = [constant, *[constant + 1 + k for k in cued], *turns]
+        sizes = np.full(len(rows), CUE_WEIGHT, dtype=np.float32)
+        if turns:
+            sizes[-len(turns) :] = 1.0 / math.sqrt(len(turns))
+        return self.encoder.encode([w for w in blanked if w != "_"]), rows, sizes, cued
+
+
+def turns_of_phrase(blanked: list[str], question: bool) -> set[str]:
+    """Return a sentence's words, pairs of neighbours, and pairs with one word between; its ends count as words."""
+    run = ["^", *blanked, "?" if question else "."]
+    apart = zip(run, run[2:], strict=False)
+    return {*run[1:], *map(" ".join, pairwise(run)), *map(" * ".join, apart)}
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A reader, and how it scores its own examples."""
+
+    reader: Reader
+    shown: NDArray[np.bool_]
+    """Whether an example shows an act, shape (examples, acts)."""
+    unseen: Vec
+    """Its score for each act, as if it had been left out of the fit; the same shape."""
+
+
+def reader(name: str, encoder: str = "wordllama") -> Reader:
+    """Return a rubric's reader, fitted on first use (some 100 ms with static vectors)."""
+    return fitted(name, encoder).reader
 
 
 @lru_cache(maxsize=8)
-def reader(name: str) -> Reader:
-    """Fit a rubric's reader on its examples (some 30 ms).
+def fitted(name: str, encoder: str = "wordllama") -> Fit:
+    """Fit a rubric's reader, by the rubric's id, once a process."""
+    return fit(rubric(name), encoder)
+
+
+def fit(found: Rubric, encoder: str = "wordllama") -> Fit:
+    """Fit a rubric's reader on its examples (some 100 ms with static vectors).
 
     Examples against an act, and the neutral ones, teach what none of the acts is.
+
+    Raises:
+        ScenarioError: There is no such rubric, or it is malformed.
+        ConfigError: There is no such encoder, or its weights are not installed.
     """
-    found = rubric(name)
     acts = tuple(a for a in found.anchors if a.found_by == "act")
-    cues = Cues(acts)
-    blank = Reader(acts, cues, np.zeros((0, 0), dtype=np.float32), ())
+    speaker, scale = encoder_of(encoder), SCALES[encoder]
     examples = _examples(found, acts)
-    x = np.stack([blank._features(re.sub(r"[{}]", "", text), _spoken(text))[0] for text, _ in examples]).astype(float)
-    y = np.array([[1.0 if a.id == owner else 0.0 for a in acts] for _, owner in examples])
-    solved = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T)
-    weights = solved @ y
-    leverage = np.einsum("ij,ji->i", x, solved)[:, None]
+    x, blank = _matrix(acts, [text for text, _ in examples], speaker, scale)
+    y = np.array([[1.0 if a.id == owner else 0.0 for a in acts] for _, owner in examples], dtype=np.float32)
+    inverse = np.linalg.inv(x.T @ x + RIDGE * np.eye(x.shape[1], dtype=np.float32))
+    weights: Vec = inverse @ (x.T @ y)
+    x, y = x[::SAMPLED], y[::SAMPLED]
+    leverage = np.einsum("ij,ij->i", x @ inverse, x)[:, None]
     unseen = (x @ weights - leverage * y) / (1.0 - leverage)  # each example scored as if it had been left out
-    thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k]) for k, a in enumerate(acts))
-    return Reader(acts, cues, weights.astype(np.float32), thresholds)
+    thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k], scale.harm_least) for k, a in enumerate(acts))
+    harms = [k for k, a in enumerate(acts) if a.level < 0]
+    harm_least = float(np.quantile(unseen[:, harms].sum(axis=1)[~y[:, harms].any(axis=1)], 1.0 - HARM_ALARMS))
+    denials = {a.id: re.compile("|".join(a.denied_by)) for a in acts if a.denied_by}
+    found_reader = Reader(acts, blank.cues, blank.turns, weights, thresholds, denials, harm_least, speaker, scale)
+    return Fit(found_reader, y > 0, unseen)
 
 
-def _threshold(anchor: Anchor, others: NDArray[np.float64]) -> float:
-    rate = FALSE_ALARMS["neg" if _can_hurt(anchor) else "prog"]
+def _matrix(acts: tuple[Anchor, ...], texts: list[str], speaker: Encoder, scale: Scale) -> tuple[Vec, Reader]:
+    """Return the features of a rubric's examples, and a reader without weights that makes them."""
+    said = [spoken(text) for text in texts]
+    counts = Counter(t for s, text in zip(said, texts, strict=True) for t in turns_of_phrase(s, text.endswith("?")))
+    first = speaker.dim + 1 + len(acts)
+    turns = {t: first + k for k, (t, _) in enumerate(counts.most_common(TURNS))}
+    speaker.encode_all([[w for w in words if w != "_"] for words in said])  # at once, for encoders that remember
+    blank = Reader(acts, Cues(acts), turns, np.zeros((0, 0), dtype=np.float32), (), {}, 0.0, speaker, scale)
+    x = np.zeros((len(texts), first + len(turns)), dtype=np.float32)
+    for row, blanked, text in zip(x, said, texts, strict=True):
+        row[: speaker.dim], rows, sizes, _ = blank._features(re.sub(r"[{}]", "", plain(text)), blanked)
+        row[rows] = sizes
+    return x, blank
+
+
+def _threshold(anchor: Anchor, others: Vec, harm_least: float) -> float:
+    rate = FALSE_ALARMS["neg" if can_hurt(anchor) else "prog"]
     passed = float(np.quantile(others, 1.0 - rate))
-    return passed if anchor.level > 0 else max(passed, HARM_LEAST)
+    return passed if anchor.level > 0 else max(passed, harm_least)
 
 
 def _examples(found: Rubric, acts: tuple[Anchor, ...]) -> list[tuple[str, str]]:
@@ -256,6 +339,16 @@ def _examples(found: Rubric, acts: tuple[Anchor, ...]) -> list[tuple[str, str]]:
     return shown + [(text, "") for text in rest]
 
 
-def _spoken(text: str) -> list[str]:
-    """The words of an example without the story's words, in braces, and without feelings."""
-    return [w for w in words(re.sub(r"\{[^}]*\}", " ", text)) if w not in lexicon().feeling_of]
+def spoken(text: str) -> list[str]:
+    """The words of an example with the story's words, in braces, and feelings blanked, as `Ledger.skeleton` does."""
+    out: list[str] = []
+    for word in _WORD_OR_SLOT.findall(plain(text)):
+        blank = word.startswith("{") or word in lexicon().feeling_of
+        if not blank:
+            out.append(word)
+        elif not out or out[-1] != "_":
+            out.append("_")
+    return out
+
+
+_WORD_OR_SLOT = re.compile(r"\{[^}]*\}|[^\W_]+(?:['-][^\W_]+)*")

@@ -11,19 +11,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from echo_env.agents.embedded.anchors import Anchor, anchors_of, reader
-from echo_env.agents.embedded.language import Reading, Sentence, Vec, encoder, read
+from echo_env.agents.embedded.anchors import Anchor, Reader, anchors_of, reader
+from echo_env.agents.embedded.encoders import encoder_of
+from echo_env.agents.embedded.language import Reading, Sentence, Vec, read
 from echo_env.agents.embedded.ledger import Ledger, Skeleton, story_of
 from echo_env.profiles import CLUSTER_OF
-from echo_env.roles import Exchange, JudgeProfile, JudgeView, chapter_of
+from echo_env.roles import Exchange, JudgeProfile, JudgeView
 from echo_env.types import AXES, Axis, Evidence, Judgement, Levels
 
 MAX_WORDS = 160
 """Words of a reply that are judged; a longer one leaves the person no room and says so in its judgement."""
-HURTS, SURELY_HURTS = 0.62, 0.85
-"""Likeness from which a sentence that shares two words, or none, with what hurts this person says just that."""
 HEARD = {"low": 2, "high": 4}
-"""Inferred trust from which a person of that empathy threshold takes a new view, a step or advice."""
+"""Inferred trust from which a person of that empathy threshold takes the deeper act on the axis of their first need: a
+new view, room for what they did not say, a step or advice."""
+LATER, GUARDED = 2, 2
+"""How much more trust it takes for each need that comes before, and for somebody defensive."""
 FEW_FUNCTION_WORDS = 0.18
 """A text of eight or more words with a smaller share of function words is a heap of words, not speech."""
 
@@ -63,7 +65,7 @@ class _Bench:
 
     ledger: Ledger
     profile: JudgeProfile
-    rubric_id: str
+    reader: Reader
     anchors: dict[str, Anchor]
     asked: bool
     """Whether the person's newest message asked for advice."""
@@ -95,9 +97,11 @@ class _Bench:
     def first(self) -> Axis:
         return self.profile.needs[0].axis
 
-    @property
-    def heard(self) -> bool:
-        return self.ledger.trust >= HEARD[self.profile.threshold]
+    def heard(self, axis: Axis) -> bool:
+        """Whether the person takes the deeper act on an axis: what they came for first, the rest with growing trust."""
+        rank = [need.axis for need in self.profile.needs].index(axis)
+        guarded = self.profile.persona.defensiveness == "high"
+        return self.ledger.trust >= HEARD[self.profile.threshold] + LATER * rank + GUARDED * guarded
 
 
 class EmbeddedJudge:
@@ -105,13 +109,16 @@ class EmbeddedJudge:
 
     Args:
         rubric_id: Which anchors to judge by.
+        encoder: Whose vectors to compare by; a name that `encoders.encoder_of` knows.
     """
 
     id = "embedded-1"
+    open_talk = "embedded-open"
+    """Which registered judge stands in for this one where there is no profile."""
 
-    def __init__(self, rubric_id: str = "epm_v1") -> None:
-        self.rubric = rubric_id
-        reader(rubric_id)  # a broken rubric is an error now, not a failed judgement on every turn
+    def __init__(self, rubric_id: str = "epm_v1", encoder: str = "wordllama") -> None:
+        self.rubric, self._encoder = rubric_id, encoder
+        reader(rubric_id, encoder)  # a broken rubric is an error now, not a failed judgement on every turn
         self._ledger: Ledger | None = None
         self._history: tuple[Exchange, ...] = ()
 
@@ -126,7 +133,7 @@ class EmbeddedJudge:
         """Return the ledger at the end of `view.history`, replaying it where it is not the one seen last."""
         if self._ledger is not None and self._history == view.history:
             return self._ledger
-        ledger = Ledger(story_of(view.profile), view.profile.language)
+        ledger = Ledger(story_of(view.profile, self._encoder), view.profile.language)
         for exchange in view.history:
             self._judge_next(ledger, view.profile, exchange)
         self._ledger = ledger
@@ -135,7 +142,9 @@ class EmbeddedJudge:
     def _judge_next(self, ledger: Ledger, profile: JudgeProfile, exchange: Exchange) -> Judgement:
         ledger.hear(exchange.user)
         anchors = anchors_of(self.rubric)
-        bench = _Bench(ledger, profile, self.rubric, anchors, asked=bool(_ASKS.search(exchange.user)))
+        bench = _Bench(
+            ledger, profile, reader(self.rubric, self._encoder), anchors, asked=bool(_ASKS.search(exchange.user))
+        )
         reading, note = _bounded(exchange.reply, profile.language)
         if note:
             _judge_form(bench, exchange.reply, note)
@@ -143,6 +152,7 @@ class EmbeddedJudge:
         if note != "noise":
             _judge_sentences(bench, reading, spoken)
         ledger.remember(reading.sentences, spoken)
+        ledger.barren = 0 if any(e.level > 0 for e in bench.found) else ledger.barren + 1
         levels = _levels(bench.found)
         ledger.trust = max(-4, ledger.trust + sum(e.level > 0 for e in bench.found) + sum(levels[1::2]))
         return Judgement(levels=levels, evidence=tuple(bench.found), judge=self.id, note=note)
@@ -199,14 +209,15 @@ def _judge_form(bench: _Bench, reply: str, note: str) -> None:
 
 def _judge_sentences(bench: _Bench, reading: Reading, spoken: list[Skeleton]) -> None:
     ledger = bench.ledger
-    vectors = [encoder().encode(s.telling) for s in reading.sentences]
+    vectors = encoder_of(ledger.story.encoder).encode_all([s.telling for s in reading.sentences])
     grounds = [ledger.refers_to(s, v) for s, v in zip(reading.sentences, vectors, strict=True)]
     used = [ledger.repeats(s, skeleton) for s, skeleton in zip(reading.sentences, spoken, strict=True)]
     grounded = any(grounds) or any(map(ledger.touches, reading.sentences))
     lists_feelings = len(reading.feelings) >= 3
     worn: list[Sentence] = []
+    shown: set[str] = set()
     for k, (sentence, again) in enumerate(zip(reading.sentences, used, strict=True)):
-        acts = reader(bench.rubric_id).shown(sentence.text, spoken[k].words)
+        acts = bench.reader.shown(sentence.text, spoken[k].words)
         _find_harm(bench, sentence, acts, grounded)
         _find_hurt(bench, sentence, vectors[k])
         if again >= 2 or (again and len(sentence.words) >= 5 and sentence.words in ledger.said):
@@ -217,12 +228,24 @@ def _judge_sentences(bench: _Bench, reading: Reading, spoken: list[Skeleton]) ->
         elif not again and not _harmful(bench, sentence):
             near = grounds[k] or next((g for g in (*grounds[:k][::-1], *grounds[k + 1 :]) if g), [])
             said = _Said(sentence, acts, grounds[k], near)
+            shown.add("A.prog.1.names" if sentence.feelings else _main_act(acts))
             _find_links(bench, said, spoken[k].words)
             _find_progress(bench, said, lists_feelings)
             if grounds[k] and all(map(ledger.worn, grounds[k])):
                 worn.append(sentence)
-    _settle(bench)
+    ledger.answer(shown)
+    if not ledger.by_rote:
+        _settle(bench)
+    elif any(shown) and "P.prog.1.advises" not in shown:
+        for anchor in ("C.neg.1.hollow", "A.neg.2.repeats", "P.neg.1.flatters"):
+            bench.add(anchor, reading.text[:200], reason="the same acts whatever is told")
     _judge_whole(bench, reading, grounded, lists_feelings, worn)
+
+
+def _main_act(acts: dict[str, float]) -> str:
+    """The good act with the highest score; "" where there is none."""
+    good = [(score, act) for act, score in acts.items() if ".prog." in act]
+    return max(good)[1] if good else ""
 
 
 def _harmful(bench: _Bench, sentence: Sentence) -> bool:
@@ -231,12 +254,16 @@ def _harmful(bench: _Bench, sentence: Sentence) -> bool:
 
 def _judge_whole(bench: _Bench, reading: Reading, grounded: bool, many_feelings: bool, worn: list[Sentence]) -> None:
     """Add what only the whole reply shows."""
+    ledger = bench.ledger
     if many_feelings:
         bench.add("A.neg.1.mismatch", reading.text[:200], reason="names three feelings or more at once")
     progress = any(e.level > 0 for e in bench.found)
     if worn and not progress:
         bench.add("A.neg.1.circles", worn[0].text)
-    opening = any(s.question and not s.content for s in reading.sentences)
+    for axis in AXES:
+        if ledger.overlooked(axis) or (axis == "A" and not progress and ledger.left_alone):
+            bench.add(f"{axis}.neg.1.overlooks", reading.text[:200])
+    opening = not ledger.barren and any(s.question and not s.content for s in reading.sentences)
     if not grounded and not progress and not opening and not any(e.axis == "C" for e in bench.found):
         bench.add("C.neg.1.ignores", reading.text[:200])
 
@@ -268,9 +295,9 @@ def _find_hurt(bench: _Bench, sentence: Sentence, vector: Vec) -> None:
         return
     story = bench.ledger.story
     for axis, likeness in zip(AXES, (story.hurts @ vector).tolist(), strict=True):
-        if likeness < HURTS:
+        if likeness < story.scale.hurts:
             continue
-        if likeness >= SURELY_HURTS or len(sentence.content & story.hurt_words[axis]) >= 2:
+        if likeness >= story.scale.surely_hurts or len(sentence.content & story.hurt_words[axis]) >= 2:
             anchor = {"C": "C.neg.2.misreads", "A": "A.neg.2.judges", "P": "P.neg.2.denies"}[axis]
             bench.add(anchor, sentence.text, reason="says what hurts this person")
 
@@ -301,7 +328,10 @@ def _find_feeling(bench: _Bench, said: _Said) -> None:
             bench.add("A.neg.1.mismatch", said.sentence.text, reason=f"what shows is {things[about[0]].feeling}")
     elif "A.prog.1.validates" in said.acts:
         for i in about:
-            bench.offer("A.prog.1.validates", said, i)
+            if things[i].shown and i in said.own and bench.heard("A"):
+                bench.offer("A.prog.2.unspoken", said, i, "makes room for what was shown, not said")
+            else:
+                bench.offer("A.prog.1.validates", said, i)
 
 
 def _find_empowerment(bench: _Bench, said: _Said) -> None:
@@ -312,7 +342,7 @@ def _find_empowerment(bench: _Bench, said: _Said) -> None:
     for i in able:
         wish = things[i].kind == "wish"
         if wish and i in said.own and "P.prog.2.empowers" in said.acts:
-            if bench.heard:
+            if bench.heard("P"):
                 bench.offer("P.prog.2.empowers", said, i)
             else:
                 bench.offer("P.prog.1.affirms", said, i, "a step before being heard")
@@ -322,23 +352,19 @@ def _find_empowerment(bench: _Bench, said: _Said) -> None:
 
 
 def _judge_advice(bench: _Bench, said: _Said, able: list[int]) -> None:
-    """Judge advice: welcome where it was asked for, or to a P-first person who has been heard; else it rushes."""
-    if (bench.asked or bench.first == "P") and bench.heard:
+    """Judge advice: welcome where it was asked for, or to a P-first person who has been heard; else it may rush."""
+    if bench.asked or (bench.first == "P" and bench.heard("P")):
         for i in able:
             bench.offer("P.prog.1.advises", said, i)
-        return
-    if bench.asked or (bench.heard and bench.first != "A"):
-        return
-    if bench.first == "A":
+    elif bench.first == "A":
         bench.add("A.neg.1.rushes", said.sentence.text, reason="advice before being heard")
-    bench.add("P.neg.1.preaches", said.sentence.text, reason="advice that was not asked for")
 
 
 def _find_view(bench: _Bench, said: _Said) -> None:
     things = bench.ledger.story.things
     if "C.prog.2.reframes" in said.acts:
         for i in said.own:
-            if things[i].kind == "belief" and bench.heard:
+            if things[i].kind == "belief" and bench.heard("C"):
                 bench.offer("C.prog.2.reframes", said, i)
             elif things[i].kind == "belief":
                 bench.offer("C.prog.1.reflects", said, i, "a new view before being heard")
@@ -369,19 +395,19 @@ _TAKES_UP: dict[Axis, str] = {"C": "C.prog.1.reflects", "A": "A.prog.1.validates
 
 
 def _find_links(bench: _Bench, said: _Said, skeleton: list[str]) -> None:
-    """Note where a sentence ties something told earlier, in another chapter, to the rest of what it refers to.
+    """Note where a sentence ties something told earlier, in another chapter, to what belongs with it.
 
     It must say something about the tie: five words of its own beside the story's.
     """
-    ledger, things = bench.ledger, bench.ledger.story.things
+    ledger = bench.ledger
     if len(said.own) < 2 or sum(w != "_" for w in skeleton) < 5:
         return
-    newest = max(said.own, key=lambda i: ledger.told[i])
-    for j in said.own:
-        apart = chapter_of(things[j].id) != chapter_of(things[newest].id) and ledger.told[j] < ledger.told[newest]
-        if apart and j not in ledger.linked:
-            bench.links.append((frozenset(said.own) - {j}, j))
-            return
+    for i in said.own:
+        for j in said.own:
+            earlier = ledger.told[j] < ledger.told[i] and j in ledger.story.threads[i]
+            if earlier and j not in ledger.linked:
+                bench.links.append((frozenset(said.own) - {j}, j))
+                return
 
 
 _DEEPER = {

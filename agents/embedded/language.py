@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -243,12 +244,15 @@ def voiced_feelings(text: str, language: str = "en") -> frozenset[str]:
     return frozenset().union(*(s.voiced for s in read(text, language).sentences))
 
 
-class Encoder:
+class WordLlama:
     """Static sentence vectors (PyPI `wordllama`, 256 dimensions, weights in its wheel).
 
     A sentence's vector is the mean of its words' token vectors, scaled to length 1. Word sums are cached: the
     tokenizer runs once a word, which makes a sentence cost some ten microseconds.
     """
+
+    name = "wordllama"
+    dim = DIM
 
     def __init__(self) -> None:
         import wordllama
@@ -273,6 +277,12 @@ class Encoder:
             self._row_of[word] = known
         return known
 
+    def summed(self, word: str) -> Vec:
+        """Return a word's summed token vectors, shape (256,): what `spans` adds up."""
+        row = self._row(word)  # which may put a longer table in place of the one there is
+        found: Vec = self._rows[row]
+        return found
+
     def spans(self, tokens: tuple[str, ...] | list[str], spans: tuple[slice, ...]) -> list[Vec]:
         """Return the unit vector of each span of a list of words, shape (256,) each; zeros for an empty one."""
         if len(self._row_of) > MOST_WORDS:  # bounded: a hostile policy may invent words without end
@@ -284,6 +294,10 @@ class Encoder:
     def encode(self, tokens: tuple[str, ...] | list[str]) -> Vec:
         """Return the unit vector of a list of words, shape (256,); zeros where there are none."""
         return self.spans(tokens, _ALL)[0]
+
+    def encode_all(self, lists: Sequence[tuple[str, ...] | list[str]]) -> list[Vec]:
+        """Return the vector of each list of words."""
+        return [self.spans(tokens, _ALL)[0] for tokens in lists]
 
 
 MOST_WORDS = 1 << 17
@@ -297,6 +311,6 @@ def _unit(vector: Vec) -> Vec:
 
 
 @lru_cache(maxsize=1)
-def encoder() -> Encoder:
-    """Return this process's encoder; loaded on first use (about 0.4 s)."""
-    return Encoder()
+def encoder() -> WordLlama:
+    """Return this process's static encoder; loaded on first use (about 0.4 s)."""
+    return WordLlama()

@@ -6,15 +6,17 @@ pays once: a second serving earns nothing, a third counts against the reply (doc
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
-from echo_env.agents.embedded.language import Sentence, Vec, encoder, lexicon, read, stem
-from echo_env.profiles import Line
-from echo_env.roles import JudgeProfile
+from echo_env.agents.embedded.encoders import SCALES, Scale, encoder_of
+from echo_env.agents.embedded.language import Sentence, Vec, lexicon, read, stem
+from echo_env.profiles import CLUSTER_OF, Line
+from echo_env.roles import JudgeProfile, chapter_of
 from echo_env.types import AXES, Axis
 
 TOLD_SHARE = 0.6
@@ -25,8 +27,21 @@ RAISED = 0.3
 """The same for the user's own words: what they bring up again may be answered again."""
 CLOSE = 0.5
 """A thing must weigh this share of the closest one: a name that runs through the whole story points at nothing."""
-ALIKE = 0.5
-"""Cosine between content words from which a paraphrase without a shared word still refers to a line."""
+OVERLOOKED_AFTER = 4
+"""Turns without anything met on an axis, while the person tells things for it, from which it is overlooked."""
+WAITING, BIDS = 8, 3
+"""Turns looked back on, and the least number of things told in them that wait for an answer on the axis."""
+ABSENT_AFTER = 2
+"""Turns in a row in which nothing was met, after which one more leaves the person alone."""
+HABIT = 8
+"""Turns that told something new, from which a habit can be told."""
+LISTENING, ERROR = 0.6, 0.8
+"""Contingency of a companion that listens, at least, and by how much a single turn may mislead about it."""
+CALLED_FOR = {"A.prog.1.names": "feeling", "P.prog.2.empowers": "wish"}
+"""Acts that what was told calls for by its kind: a feeling put into words wants to be heard as that, a wish wants a hand.
+These two kinds no listener mistakes; what shows no feeling in so many words, or is a belief, even a good one may miss."""
+THREADS = 8
+"""How many of the likest things in other chapters belong with a thing: a tie to one of them is a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +56,6 @@ class Thing:
     shown: bool
     """Whether the feeling is shown, not named."""
     content: frozenset[str]
-    vector: Vec
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +66,31 @@ class Story:
     where: dict[str, tuple[int, ...]]
     """Content stem -> indices of the things that hold it."""
     vectors: Vec
-    """Shape (things, 256)."""
+    """Shape (things, encoder's width)."""
     vocabulary: frozenset[str]
     relations: frozenset[str]
     hurts: Vec
-    """What hurts this person on each axis, as unit vectors: shape (3, 256)."""
+    """What hurts this person on each axis, as unit vectors: shape (3, encoder's width)."""
     hurt_words: dict[Axis, frozenset[str]]
     """Its content stems."""
+    threads: tuple[frozenset[int], ...]
+    """For each thing, those in other chapters that belong with it: likest in words, or felt alike."""
+    encoder: str
+    """Name of what its vectors come from, and those of whatever is compared with them."""
+    scale: Scale
 
 
 _AXIS_OF: dict[str, Axis] = {"fact": "C", "belief": "C", "feeling": "A", "strength": "P", "wish": "P"}
 
 
 @lru_cache(maxsize=1024)
-def story_of(profile: JudgeProfile) -> Story:
-    """Prepare a profile."""
+def story_of(profile: JudgeProfile, encoder: str = "wordllama") -> Story:
+    """Prepare a profile, with the vectors of an encoder."""
+    lines = [*(line.say for _, line in profile.lines), *(ask for need in profile.needs for ask in need.asks)]
+    hurts = {need.axis: need.hurts for need in profile.needs}
+    vectors = encoder_of(encoder).encode_all(
+        [_telling(t, profile.language) for t in [*lines, *(hurts[a] for a in AXES)]]
+    )
     things = [_thing(item, line, profile.language) for item, line in profile.lines]
     for rank, need in enumerate(profile.needs):
         for k, ask in enumerate(need.asks):
@@ -80,17 +104,39 @@ def story_of(profile: JudgeProfile) -> Story:
     )
     relation_of = lexicon(profile.language).relation_of
     spoken = [w.removesuffix("'s") for s in read(everything, profile.language).sentences for w in s.words]
-    hurts = {need.axis: need.hurts for need in profile.needs}
     return Story(
         things=tuple(things),
+        threads=_threads(things, np.stack(vectors[: len(things)])),
         where={s: tuple(i) for s, i in where.items()},
-        vectors=np.stack([t.vector for t in things]),
+        vectors=np.stack(vectors[: len(things)]),
         vocabulary=frozenset(where) | {stem(w) for w in profile.persona.name.lower().split()},
         relations=frozenset(relation_of[w] for w in spoken if w in relation_of)
         | frozenset(r for w in spoken for r in (relation_of.get(w.removesuffix("s")),) if r),
-        hurts=np.stack([_vector(hurts[axis], profile.language) for axis in AXES]),
+        hurts=np.stack(vectors[len(things) :]),
         hurt_words={axis: read(text, profile.language).content for axis, text in hurts.items()},
+        encoder=encoder,
+        scale=SCALES[encoder],
     )
+
+
+def _threads(things: list[Thing], vectors: Vec) -> tuple[frozenset[int], ...]:
+    """Find what belongs together across chapters: each thing's likest ones, and those that are felt alike."""
+    likeness = vectors @ vectors.T
+    chapters = [chapter_of(t.id) for t in things]
+    apart = np.array([[a != b for b in chapters] for a in chapters])
+    likeness[~apart] = -1.0
+    nearest = np.argsort(-likeness, axis=1, kind="stable")[:, :THREADS]
+    tied = np.zeros(likeness.shape, dtype=bool)
+    np.put_along_axis(tied, nearest, True, axis=1)
+    clusters = [CLUSTER_OF[t.feeling] if t.feeling else None for t in things]
+    alike = np.array([[a is not None and a == b for b in clusters] for a in clusters])
+    tied = (tied | tied.T | alike) & apart
+    return tuple(frozenset(np.flatnonzero(row).tolist()) for row in tied)
+
+
+def _bids(thing: Thing, axis: Axis) -> bool:
+    """Whether a thing asks for an answer on an axis."""
+    return thing.feeling is not None if axis == "A" else thing.axis == axis
 
 
 def _thing(item: str, line: Line, language: str) -> Thing:
@@ -98,13 +144,12 @@ def _thing(item: str, line: Line, language: str) -> Thing:
 
 
 def _build(item: str, kind: str, axis: Axis, feeling: str | None, shown: bool, say: str, language: str) -> Thing:
-    content = read(say, language).content
-    return Thing(item, kind, axis, feeling, shown and feeling is not None, content, _vector(say, language))
+    reading = read(say, language)
+    return Thing(item, kind, axis, feeling, shown and feeling is not None, reading.content)
 
 
-def _vector(text: str, language: str) -> Vec:
-    sentences = read(text, language).sentences
-    return encoder().encode([w for s in sentences for w in s.telling])
+def _telling(text: str, language: str) -> list[str]:
+    return [w for s in read(text, language).sentences for w in s.telling]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +158,7 @@ class Skeleton:
 
     words: list[str]
     runs: set[str]
-    """Its runs of four words."""
+    """Its runs of four words; a shorter sentence is one run."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -149,6 +194,18 @@ class Ledger:
     trust: int = 0
     """Inferred from history by a stated rule: +1 for each thing met, -1 and -2 by the Neg levels of a turn."""
     turn: int = 0
+    served_at: dict[Axis, int] = field(default_factory=dict)
+    """Axis -> the last turn in which something was met on it."""
+    barren: int = 0
+    """Turns in a row, up to the last, in which nothing was found for the good."""
+    shown: Counter[str] = field(default_factory=Counter)
+    """Act -> in how many replies to something new it was shown."""
+    called: Counter[str] = field(default_factory=Counter)
+    """Act -> on how many turns something told called for it."""
+    answered: Counter[str] = field(default_factory=Counter)
+    """Act -> how often both."""
+    tellings: int = 0
+    """Turns that told something new."""
     grams_heard: set[str] = field(default_factory=set)
     """Runs of four words of the user, as they stand and seen from the listener's side."""
     said: Counter[tuple[str, ...]] = field(default_factory=Counter)
@@ -188,9 +245,9 @@ class Ledger:
         """
         weight = self._shared_weight(sentence.content)
         if len(sentence.content) >= 2 and self.told:
-            likeness = self.story.vectors @ vector
+            likeness, alike = self.story.vectors @ vector, self.story.scale.alike
             for i in self.told:
-                if likeness[i] > ALIKE:
+                if likeness[i] > alike:
                     weight[i] = weight.get(i, 0.0) + float(likeness[i])
         found = [(w + (0.2 if i in self.fresh else 0.0), i) for i, w in weight.items() if w >= GROUNDED]
         closest = max(found, default=(0.0, 0))[0]
@@ -217,6 +274,52 @@ class Ledger:
     def serve(self, i: int, axis: Axis) -> None:
         """Book a thing as met once more."""
         self.met[(i, axis)] += 1
+        self.served_at[axis] = self.turn
+
+    def overlooked(self, axis: Axis) -> bool:
+        """Whether the person has told several things for an axis of late, and none was met on it."""
+        since = self.turn - OVERLOOKED_AFTER
+        return self.served_at.get(axis, 0) <= since and self._waiting(axis, self.turn - WAITING) >= BIDS
+
+    @property
+    def left_alone(self) -> bool:
+        """Whether turn after turn nothing was met, though something waits for it."""
+        since = self.turn - OVERLOOKED_AFTER
+        return self.barren >= ABSENT_AFTER and any(self._waiting(axis, since) for axis in AXES)
+
+    def _waiting(self, axis: Axis, since: int) -> int:
+        """Count the things told after a turn, or raised again just now, that ask for an answer on an axis in vain."""
+        open_ones = [i for i, turn in self.told.items() if (turn > since or i in self.raised) and self.open_on(i, axis)]
+        return sum(_bids(self.story.things[i], axis) for i in open_ones)
+
+    def answer(self, acts: set[str]) -> None:
+        """Book which acts a reply showed, beside which ones the newest message called for."""
+        if not self.fresh:
+            return
+        kinds = {self.story.things[i].kind for i in self.fresh}
+        called = {act for act, kind in CALLED_FOR.items() if kind in kinds}
+        self.tellings += 1
+        self.called.update(called)
+        self.shown.update(acts & CALLED_FOR.keys())
+        self.answered.update(acts & called)
+
+    @property
+    def contingency(self) -> float:
+        """Correlation of the acts shown with the acts called for, over the turns that told something new, -1..1.
+
+        Each act is held against its own rate, so that a companion that does the same whatever is told has 0, however
+        fitting its acts look one by one. 0 where nothing has varied yet.
+        """
+        n = max(1, self.tellings)
+        both = sum(self.answered[a] - self.shown[a] * self.called[a] / n for a in CALLED_FOR)
+        shown = sum(self.shown[a] * (1 - self.shown[a] / n) for a in CALLED_FOR)
+        called = sum(self.called[a] * (1 - self.called[a] / n) for a in CALLED_FOR)
+        return both / math.sqrt(shown * called) if shown * called > 0 else 0.0
+
+    @property
+    def by_rote(self) -> bool:
+        """Whether the acts have nothing to do with what was told: far below what listening shows, error allowed for."""
+        return self.tellings >= HABIT and self.contingency < LISTENING - ERROR / math.sqrt(self.tellings)
 
     def worn(self, i: int) -> bool:
         """Whether a thing was served in two turns or more, and was not raised again just now."""
@@ -237,7 +340,8 @@ class Ledger:
     def repeats(self, sentence: Sentence, skeleton: Skeleton) -> int:
         """Return how often a sentence, or the template behind it, was used in earlier turns."""
         used = sorted([self.skeletons[g] for g in skeleton.runs])
-        return max(self.said[sentence.words], used[len(used) // 2] if len(used) >= 3 else 0)
+        whole = len(used) >= 3 or len(skeleton.words) < 4
+        return max(self.said[sentence.words], used[len(used) // 2] if whole and used else 0)
 
     def skeleton(self, sentence: Sentence) -> Skeleton:
         """Return a sentence's words with every run of story words, feelings and names made one blank."""
@@ -249,7 +353,7 @@ class Ledger:
                 out.append(word)
             elif not out or out[-1] != "_":
                 out.append("_")
-        return Skeleton(out, grams(out))
+        return Skeleton(out, grams(out) or {" ".join(out)})
 
     def remember(self, sentences: tuple[Sentence, ...], skeletons: list[Skeleton]) -> None:
         """Take in the companion's sentences of one turn, after they were judged."""

@@ -11,7 +11,7 @@ from echo_env.agents.embedded.listening import noun_phrases
 from echo_env.roles import Observation
 
 
-class _Seeded:
+class Seeded:
     """A policy whose choices depend on its seed and on the conversation only."""
 
     id: str
@@ -30,7 +30,7 @@ class _Seeded:
         return order[turn % size]
 
 
-class Silent(_Seeded):
+class Silent(Seeded):
     """Says nothing."""
 
     id = "silent"
@@ -40,7 +40,7 @@ class Silent(_Seeded):
         return ""
 
 
-class Template(_Seeded):
+class Template(Seeded):
     """Comforts everyone in the same words."""
 
     id = "template"
@@ -57,7 +57,7 @@ class Template(_Seeded):
         return self.PHRASES[self._order(observation, len(self.PHRASES))]
 
 
-class Parrot(_Seeded):
+class Parrot(Seeded):
     """Gives the user's words back."""
 
     id = "parrot"
@@ -67,7 +67,7 @@ class Parrot(_Seeded):
         return f"So what you are saying is: {observation.user}"
 
 
-class Stuffer(_Seeded):
+class Stuffer(Seeded):
     """Strings together the words that good replies contain."""
 
     id = "stuffer"
@@ -85,7 +85,7 @@ class Stuffer(_Seeded):
         return " ".join([*rnd.sample(self.WORDS, 16), *nouns]) + "."
 
 
-class Lecturer(_Seeded):
+class Lecturer(Seeded):
     """Knows how life works."""
 
     id = "lecturer"
@@ -107,7 +107,7 @@ class Lecturer(_Seeded):
         return self.PHRASES[self._order(observation, len(self.PHRASES))]
 
 
-class Adviser(_Seeded):
+class Adviser(Seeded):
     """Has heard what it is about, and has a suggestion for it."""
 
     id = "adviser"

@@ -8,10 +8,11 @@ at most once in forty turns. The same moves are the strategies of `echo/Strategy
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
+from echo_env.agents.embedded.language import encoder, read, read_sentence
 from echo_env.agents.embedded.listening import Heard, noun_phrases, trained_ear
 from echo_env.profiles import CLUSTER_OF, data_root
 from echo_env.roles import Observation
@@ -24,10 +25,14 @@ SURE = 0.55
 """Confidence from which `skilled` puts an unspoken feeling into words; below it, it lets the feeling be."""
 BELIEF, WISH = 0.35, 0.35
 """Certainty from which a sentence is answered as a belief, as a wish."""
-LINK_FROM = 4
-"""First turn that ties to something told earlier."""
-LINK_BACK = 5
-"""How many turns back the thread reaches: far enough to be another chapter."""
+STRENGTH = 0.2
+"""Certainty from which a sentence is answered as a strength."""
+STIRRED = 0.45
+"""Score from which a sentence that names no feeling is answered as one that holds some."""
+MOST = 5
+"""Sentences of a reply at most."""
+LINK_BACK = 2
+"""How many turns back a thread reaches at least: near ones belong to the same chapter."""
 
 
 @lru_cache(maxsize=4)
@@ -45,7 +50,7 @@ class Listener:
     heard: tuple[Heard, ...]
     """The newest message, sentence by sentence."""
     earlier: str
-    """A noun phrase from some turns back; empty early on."""
+    """A noun phrase from the earlier sentence that is likest to the newest message; empty early on."""
     seed: int
     """Seed of the order in which phrases are taken."""
 
@@ -57,17 +62,10 @@ class Listener:
     @classmethod
     def of(cls, observation: Observation, seed: int = 0) -> Listener:
         """Listen to a conversation."""
-        heard = trained_ear().hear(observation.user, observation.language)
-        users = [m.text for m in observation.messages if m.role == "user"]
-        back = max(0, len(users) - 1 - LINK_BACK)
-        earlier = ""
-        if len(users) > LINK_FROM:
-            found = [p for h in trained_ear().hear(users[back], observation.language) for p in h.phrases]
-            new = [p for p in found if p.lower() not in observation.user.lower()]
-            earlier = new[0] if new else ""
-        return cls(observation, tuple(heard), earlier, seed)
+        heard = [_recalled(h, observation) for h in trained_ear().hear(observation.user, observation.language)]
+        return cls(observation, tuple(heard), _thread(observation), seed)
 
-    def say(self, move: Move, heard: Heard, feeling: str = "", spare: bool = False) -> str:
+    def say(self, move: Move, heard: Heard, feeling: str = "", spare: bool = False, k: int = 0) -> str:
         """Put a move into words.
 
         Args:
@@ -75,25 +73,51 @@ class Listener:
             heard: The sentence it is about.
             feeling: The feeling to name, for "name", "unspoken" and "bright".
             spare: Take the sentence's second noun phrase, where it has one.
+            k: How many times this turn has used the move before, or more.
         """
         found = heard.phrases or tuple(noun_phrases(self.observation.user)) or ("what you said",)
         it = found[1] if spare and len(found) > 1 else found[0]
         bank = list(phrases(self.observation.language)[move])
         random.Random(f"{self.seed}:{move}:{self.observation.messages[0].text}").shuffle(bank)
-        text = bank[self.turn % len(bank)].format(
+        text = bank[(self.turn + k * (len(bank) // 2)) % len(bank)].format(
             it=it, feeling=feeling, Feeling=feeling.capitalize(), earlier=self.earlier
         )
         return text[:1].upper() + text[1:]
 
 
-def feeling_move(listener: Listener, heard: Heard, sure: float = SURE) -> str:
+def _recalled(heard: Heard, observation: Observation) -> Heard:
+    """Hear a sentence that comes back to something told before as what was told then."""
+    content = read_sentence(heard.text, observation.language).content
+    for message in observation.messages[-3::-2]:
+        for earlier in trained_ear().hear(message.text, observation.language):
+            shared = content & read_sentence(earlier.text, observation.language).content
+            if len(shared) >= 2 and len(shared) >= 0.5 * len(content):
+                return replace(earlier, phrases=heard.phrases)
+    return heard
+
+
+def _thread(observation: Observation) -> str:
+    """Find what was told earlier and belongs with the newest message: the likest sentence of some turns back."""
+    users = [m.text for m in observation.messages if m.role == "user"]
+    now = [encoder().encode(s.telling) for s in read(users[-1], observation.language).sentences if len(s.content) >= 2]
+    best, thread = 0.0, ""
+    for text in users[:-LINK_BACK] if now else ():
+        for s in read(text, observation.language).sentences:
+            likeness = max(float(v @ encoder().encode(s.telling)) for v in now)
+            if len(s.content) >= 2 and likeness > best:
+                new = [p for p in noun_phrases(s.text, observation.language) if p.lower() not in users[-1].lower()]
+                best, thread = (likeness, new[0]) if new else (best, thread)
+    return thread
+
+
+def feeling_move(listener: Listener, heard: Heard, sure: float = SURE, k: int = 0) -> str:
     """Answer the feeling in a sentence: name it where it was voiced, sense it where it is plain, else let it be."""
     if heard.named:
         bright = CLUSTER_OF[heard.named[0]] == "bright"
-        return listener.say("bright" if bright else "name", heard, heard.named[0])
+        return listener.say("bright" if bright else "name", heard, heard.named[0], k=k)
     if heard.confidence >= sure:
-        return listener.say("unspoken", heard, heard.sensed)
-    return listener.say("validate", heard)
+        return listener.say("unspoken", heard, heard.sensed, k=k)
+    return listener.say("validate", heard, k=k)
 
 
 class Skilled:
@@ -109,20 +133,31 @@ class Skilled:
         self.seed = seed
 
     async def respond(self, observation: Observation) -> str:
-        """Return three sentences: for the feeling, for the view, for what they can or want."""
+        """Return up to four sentences: for what is felt, wanted, believed, can be done, and for what belongs with it."""
         listener = Listener.of(observation, self.seed)
         if not listener.heard:
             return listener.say("lean", Heard("", (), "fact", {}, (), "", 0.0, 0.0))
-        felt = max(listener.heard, key=lambda h: bool(h.named) + h.stirred)
-        parts = [feeling_move(listener, felt)]
-        seen = max(listener.heard, key=lambda h: h.certainty["belief"])
-        if seen.certainty["belief"] > BELIEF:
-            parts.append(listener.say("reframe", seen, spare=True))
-        elif listener.earlier:
-            parts.append(listener.say("link", felt, spare=True))
-        else:
-            seen = max(listener.heard, key=lambda h: h.certainty["fact"])
-            parts.append(listener.say("reflect" if listener.turn % 2 else "ask", seen, spare=True))
-        able = max(listener.heard, key=lambda h: max(h.certainty["wish"], h.certainty["strength"]))
-        parts.append(listener.say("empower" if able.certainty["wish"] > WISH else "affirm", able))
-        return " ".join(parts)
+        return " ".join(_answers(listener)[:MOST])
+
+
+def _answers(listener: Listener) -> list[str]:
+    """Answer what was told by what it is: feelings first, then wishes, beliefs and strengths, then a thread."""
+    heard = listener.heard
+    parts = [feeling_move(listener, h, k=k) for k, h in enumerate(h for h in heard if h.named)]
+    stirred = max((h for h in heard if not h.named), key=lambda h: h.stirred, default=None)
+    if stirred is not None and stirred.stirred >= STIRRED and stirred.kind not in ("wish", "strength"):
+        parts.append(feeling_move(listener, stirred, k=len(parts)))
+    for kind, move, least in _CALLED_FOR:
+        about = [h for h in heard if h.certainty[kind] > least]
+        parts += [listener.say(move, h, spare=True, k=k) for k, h in enumerate(about)]
+    if listener.earlier:
+        parts.append(listener.say("link", max(heard, key=lambda h: h.certainty["fact"]), spare=True))
+    return parts or [listener.say("ask" if listener.turn % 2 else "reflect", heard[0])]
+
+
+_CALLED_FOR: tuple[tuple[str, Move, float], ...] = (
+    ("wish", "empower", WISH),
+    ("belief", "reframe", BELIEF),
+    ("strength", "affirm", STRENGTH),
+)
+"""Kind of thing, the move that it calls for, and the certainty from which it gets it."""

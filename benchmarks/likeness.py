@@ -1,0 +1,100 @@
+"""How alike unrelated texts are under each encoder, and the bars of the judge that follow.
+
+    python benchmarks/likeness.py
+
+The embedded judge's bars for likeness were set over static vectors. For another encoder each is placed where it is as
+rare. What is alike, or may hurt: the same share of pairs of lines from people of different domains of the train split
+lies above the bar. What surely hurts says nearly the same words: the same share of lines lies above the bar when they
+are compared with themselves less one word. What harm must score: the same share of the first rubric's other examples,
+left out of the fit, scores higher.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from echo_env.agents.embedded.anchors import can_hurt, fitted
+from echo_env.agents.embedded.encoders import SCALES, encoder_of
+from echo_env.agents.embedded.language import read
+from echo_env.profiles import get_scenario, scenario_ids
+
+SCENARIOS = 48
+BARS = {
+    "alike": "unrelated lines",
+    "hurts": "unrelated lines",
+    "surely_hurts": "lines less one word",
+    "harm_least": "harm in other examples",
+    "cued_least": "harm in other examples",
+}
+
+
+def lines() -> list[list[tuple[str, ...]]]:
+    """Return the content words of each line of the train split, by domain, each line once."""
+    ids = scenario_ids("train")
+    found: dict[str, str] = {}
+    for name in ids[:: len(ids) // SCENARIOS]:
+        scenario = get_scenario(name)
+        for line in scenario.lines():
+            found.setdefault(line.say, scenario.domain)
+    domains = sorted(set(found.values()))
+    telling = {say: tuple(w for s in read(say).sentences for w in s.telling) for say in found}
+    return [[telling[say] for say, of in found.items() if of == domain] for domain in domains]
+
+
+def unrelated(encoder: str, by_domain: Sequence[Sequence[tuple[str, ...]]]) -> NDArray[np.float64]:
+    """Return the cosines of all pairs of lines from different domains."""
+    vectors = [np.stack(encoder_of(encoder).encode_all(group)) for group in by_domain]
+    pairs = itertools.combinations(vectors, 2)
+    return np.concatenate([(a @ b.T).ravel() for a, b in pairs]).astype(np.float64)
+
+
+def less_one(encoder: str, by_domain: Sequence[Sequence[tuple[str, ...]]]) -> NDArray[np.float64]:
+    """Return the cosines of lines with themselves less one word, in turn the first, the second, ... of the line."""
+    whole = [words for group in by_domain for words in group if len(words) >= 3]
+    places = [k % len(words) for k, words in enumerate(whole)]
+    cut = [words[:at] + words[at + 1 :] for words, at in zip(whole, places, strict=True)]
+    vectors = [np.stack(encoder_of(encoder).encode_all(texts)) for texts in (whole, cut)]
+    return np.einsum("ij,ij->i", *vectors).astype(np.float64)
+
+
+def harm_elsewhere(encoder: str) -> NDArray[np.float64]:
+    """Return the scores of harm and advice that the first rubric's other examples get."""
+    fit = fitted("epm_v1", encoder)
+    harm = np.array([can_hurt(act) for act in fit.reader.acts])
+    return fit.unseen[:, harm][~fit.shown[:, harm]]
+
+
+def placed(bar: float, reference: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the share of reference cosines above a bar, and where the bar lies among another encoder's."""
+    share = float((reference > bar).mean())
+    return share, float(np.quantile(other, 1.0 - share))
+
+
+def cosines(encoder: str, by_domain: Sequence[Sequence[tuple[str, ...]]]) -> dict[str, NDArray[np.float64]]:
+    """Return what the bars are held against, by kind."""
+    return {
+        "unrelated lines": unrelated(encoder, by_domain),
+        "lines less one word": less_one(encoder, by_domain),
+        "harm in other examples": harm_elsewhere(encoder),
+    }
+
+
+def main() -> None:
+    """Print the table."""
+    by_domain = lines()
+    print(f"{sum(map(len, by_domain))} lines")
+    by_encoder = {name: cosines(name, by_domain) for name in SCALES}
+    for name, found in by_encoder.items():
+        for kind, values in found.items():
+            print(f"{name}, {kind}: {len(values)}, mean {values.mean():.3f}, deviation {values.std():.3f}")
+        for bar, kind in BARS.items():
+            share, value = placed(getattr(SCALES["wordllama"], bar), by_encoder["wordllama"][kind], found[kind])
+            print(f"  {bar:13} {share:10.6f} of {kind}: {value:.3f}")
+
+
+if __name__ == "__main__":
+    main()
