@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from echo_env.errors import ConfigError
+from echo_env.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
     from echo_env.agents.redteam.regression import Replay
     from echo_env.agents.redteam.report import AttackResult, RedteamConfig, RedteamReport
+    from echo_env.agents.redteam.search import SearchConfig, SearchResult
+
+
+class PoolName(StrEnum):
+    """What the searcher builds replies from."""
+
+    plain = "plain"
+    slots = "slots"
 
 
 class Format(StrEnum):
@@ -43,6 +51,11 @@ def redteam(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the runs in the folder.")] = False,
     replay: Annotated[Path | None, typer.Option(help="Say the replies of a regression file again.")] = None,
+    search: Annotated[
+        int | None, typer.Option(min=1, help="Search for a script that pays, with so many judge calls a scenario.")
+    ] = None,
+    pool: Annotated[PoolName, typer.Option(help="Fixed fragments, or slots for nouns too.")] = PoolName.plain,
+    joint: Annotated[bool, typer.Option("--joint", help="Search for one script for all scenarios at once.")] = False,
     format_: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.text,
 ) -> None:
     """Play attacks against a judge and a scorer, and report what they earn."""
@@ -55,6 +68,23 @@ def redteam(
         return
     if out is None and (resume or overwrite):
         raise ConfigError("--resume and --overwrite go with --out")
+    if resume and overwrite:
+        raise ConfigError("--resume and --overwrite exclude each other")
+    if search is not None:
+        from echo_env.agents.redteam.search import SearchConfig
+        from echo_env.profiles import scenario_ids
+
+        names = tuple((scenario or scenario_ids(split))[:limit])
+        groups = [names] if joint else [(name,) for name in names]
+        _search(
+            [SearchConfig(scenarios=g, budget=search, pool=pool.value, seed=seed, world=world) for g in groups],
+            out,
+            workers,
+            resume,
+            overwrite,
+            format_,
+        )
+        return
     config = RedteamConfig(
         attacks=tuple(attack or ()),
         split=split,
@@ -65,7 +95,7 @@ def redteam(
     )
     if out is None:
         with tempfile.TemporaryDirectory(prefix="echo-env-redteam-") as folder:
-            report = _play(config, Path(folder), workers, False, False)
+            report = _play(config, Path(folder), workers, False, False).without_transcripts()
     else:
         report = _play(config, out, workers, resume, overwrite)
         (out / "redteam.json").write_text(_json(report) + "\n", encoding="utf-8")
@@ -152,3 +182,61 @@ def _replayed(found: Replay) -> str:
         f"now:  {found.earned:+.3f}, {found.end or 'not ended'} after {found.turns} turns, "
         f"under {found.judge} and {found.scorer}"
     )
+
+
+def _search(
+    configs: list[SearchConfig], out: Path | None, workers: int, resume: bool, overwrite: bool, format_: Format
+) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from echo_env.agents.redteam.curves import searches, write_plot
+
+    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    results: list[SearchResult] = []
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=sum(c.budget for c in configs))
+        spent: dict[tuple[str, ...], int] = {}
+
+        def tell(config: SearchConfig, calls: int, best: float | None) -> None:
+            spent[config.scenarios] = calls
+            bar.update(
+                task, completed=sum(spent.values()), description=f"{config.scenarios[0]} {_number(best, '+.2f')}"
+            )
+
+        try:
+            for found in searches(configs, out, workers=workers, resume=resume, overwrite=overwrite, tell=tell):
+                results.append(found)
+        except KeyboardInterrupt:
+            bar.stop()
+            typer.echo("interrupted; with --out, --resume takes over the searches that are finished", err=True)
+            raise typer.Exit(130) from None
+    results.sort(key=lambda r: r.config.scenarios)
+    if format_ is Format.json:
+        typer.echo(json.dumps([r.model_dump(mode="json") for r in results], indent=1, allow_nan=False))
+    else:
+        typer.echo(_searched(results))
+    if out is not None:
+        try:
+            write_plot(out / "search.html", results)
+        except MissingExtra as e:
+            typer.echo(f"no plot: {e}", err=True)
+
+
+def _searched(results: list[SearchResult]) -> str:
+    from echo_env.agents.redteam.curves import sparkline
+
+    one = results[0]
+    rows = [
+        f"judge {one.judge}, scorer {one.scorer}, pool {one.config.pool}, {one.config.budget} judge calls each",
+        f"{'':20} {'return':>7} {'succeeds':>8} {'first at':>8}  best return at 10, 20, 50, ... calls, from -2.5 to 2",
+    ]
+    for r in results:
+        name = r.config.scenarios[0] if len(r.config.scenarios) == 1 else f"{len(r.config.scenarios)} scenarios"
+        left = f"  {r.unjudged} unjudged" if r.unjudged else ""
+        rows.append(
+            f"{name:20} {_number(r.best_return, '+7.2f')} {r.successes:>8} {r.first_success or '-':>8}  "
+            f"{sparkline(r)}{left}"
+        )
+    rows.append(f"\nscenarios in which a script succeeded: {sum(r.successes for r in results)}")
+    return "\n".join(rows)

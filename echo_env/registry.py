@@ -57,6 +57,7 @@ _TARGETS: dict[str, dict[str, str]] = {
     "judge": {
         "embedded": "echo_env.agents.embedded.judge:EmbeddedJudge",
         "second": "echo_env.agents.embedded.second:SecondJudge",
+        "deaf": "echo_env.agents.embedded.deaf:DeafJudge",
     },
     "actor": {"embedded": "echo_env.agents.embedded.actor:EmbeddedActor"},
     "director": {"embedded": "echo_env.agents.embedded.director:EmbeddedDirector"},

@@ -20,6 +20,7 @@ import pytest
 from echo_env import registry, rubrics
 from echo_env.agents.embedded import minilm
 from echo_env.agents.embedded.anchors import rubric
+from echo_env.agents.embedded.deaf import DeafJudge
 from echo_env.agents.embedded.encoders import SCALES, encoder_of
 from echo_env.agents.embedded.judge import EmbeddedJudge
 from echo_env.agents.embedded.ledger import story_of
@@ -341,6 +342,15 @@ def test_the_same_view_gives_the_same_judgement() -> None:
     first = judged(SecondJudge(), reply)
     encoder_of("minilm")._known.clear()  # type: ignore[attr-defined]
     assert judged(SecondJudge(), reply) == first
+
+
+def test_the_deaf_judge_hears_no_act() -> None:
+    shouted = "You're a lazy, ungrateful person, and you should make a list. You've got this, superstar!"
+    found = {e.anchor for e in judged(DeafJudge(), shouted).evidence}
+    acts = {a.id for a in rubric(FIRST).anchors if a.found_by == "act"}
+    assert {e.anchor for e in judged(EmbeddedJudge(), shouted).evidence} & acts
+    assert not found & acts
+    assert judged(DeafJudge(), "").levels == judged(EmbeddedJudge(), "").levels
 
 
 # --- ranks ------------------------------------------------------------------------------------------------------------

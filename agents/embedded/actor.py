@@ -133,6 +133,9 @@ class EmbeddedActor:
             if asks:
                 heart.hinted.add(asks[0][0])
                 return [*parts, asks[0][1]]
+        back = tuple(i for i in cue.lines if i in heart.told)
+        if back and len(back) == len(cue.lines) and a.warmth > -0.3:
+            return [*parts, self._dwell(profile, heart, back)]
         holds_back = cue.act == "hold" or a.warmth <= -0.3
         lines = [] if holds_back else self._next_lines(view, heart, 2 if heart.trust > 0.3 and a.warmth > 0.3 else 1)
         if not lines:
@@ -189,9 +192,10 @@ class EmbeddedActor:
             return [self._pick(profile, "dodge")]
         return [self._tell(heart, item, line)]
 
-    def _dwell(self, profile: ActorProfile, heart: _Heart) -> str:
-        """Come back to what nobody took up; where all was, to anything that was told."""
-        open_ones = [heart.told[i].about for i in heart.unheard] if heart.trust > 0.3 else []
+    def _dwell(self, profile: ActorProfile, heart: _Heart, back: tuple[str, ...] = ()) -> str:
+        """Come back to the given lines, else to what nobody took up; where all was, to anything that was told."""
+        again = back or (tuple(heart.unheard) if heart.trust > 0.3 else ())
+        open_ones = [heart.told[i].about for i in again]
         about = (
             open_ones[self._dwelt % len(open_ones)]
             if open_ones

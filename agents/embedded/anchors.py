@@ -26,14 +26,18 @@ from echo_env.errors import ScenarioError
 from echo_env.rubrics import read_rubric, rubric_path
 from echo_env.types import Axis, Record
 
-FALSE_ALARMS = {"prog": 0.05, "neg": 0.01}
+FALSE_ALARMS = {"prog": 0.08, "neg": 0.01}
 """Share of the rubric's other sentences that may pass for an act, by direction. Generous for good acts, which count
 only where they meet a thing of their kind; strict for harm, where doubt speaks for the reply, and for advice."""
+HARM_ALARMS = 0.02
+"""Share of the rubric's harmless sentences that may pass for harm of whichever kind."""
 CUE_WEIGHT = 0.5
 """Size of a cue among the features, beside a vector of length 1."""
-RIDGE = 3.0
-TURNS = 600
+RIDGE = 4.0
+TURNS = 800
 """How many turns of phrase are features: the commonest of the rubric."""
+SAMPLED, FEW = 3, 1_000
+"""One in so many of the rubric's examples is scored as if left out, to set the thresholds; of few, each is."""
 
 
 class Anchor(Record):
@@ -192,6 +196,8 @@ class Reader:
     """Shape (features, acts): of the dense features, then of the turns of phrase."""
     thresholds: tuple[float, ...]
     """Least score for each act to be shown."""
+    harm_least: float
+    """Least sum of the scores of all harms for the likeliest of them to be shown."""
     encoder: Encoder
     scale: Scale
 
@@ -209,15 +215,21 @@ class Reader:
         scores = dense @ self.weights[: len(dense)]
         if turns:
             scores += self.weights[turns].sum(axis=0) / math.sqrt(len(turns))
-        disowned = _DISOWNED.match(plain(text)) is not None
+        return self._decided(scores.tolist(), cued, _DISOWNED.match(plain(text)) is not None)
+
+    def _decided(self, scores: list[float], cued: set[int], disowned: bool) -> dict[str, float]:
         found = {}
-        for k, (anchor, score, least) in enumerate(zip(self.acts, scores.tolist(), self.thresholds, strict=True)):
+        for k, (anchor, score, least) in enumerate(zip(self.acts, scores, self.thresholds, strict=True)):
             if k in cued:
                 least = min(self.scale.cued_least, least)
             elif disowned and can_hurt(anchor) and anchor.axis != "C":
                 continue
             if score >= least:
                 found[anchor.id] = score
+        harms = {a.id: score for a, score in zip(self.acts, scores, strict=True) if a.level < 0}
+        if not disowned and sum(harms.values()) >= self.harm_least and harms.keys().isdisjoint(found):
+            likeliest = max(harms, key=lambda anchor: harms[anchor])
+            found[likeliest] = harms[likeliest]
         return found
 
     def _features(self, text: str, blanked: list[str]) -> tuple[Vec, list[int], set[int]]:
@@ -242,11 +254,11 @@ def turns_of_phrase(blanked: list[str], question: bool) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A reader, and how it scores its own examples."""
+    """A reader, and how it scores some of its own examples."""
 
     reader: Reader
     shown: NDArray[np.bool_]
-    """Whether an example shows an act, shape (examples, acts)."""
+    """Whether an example shows an act, shape (sampled examples, acts)."""
     unseen: Vec
     """Its score for each act, as if it had been left out of the fit; the same shape."""
 
@@ -272,12 +284,18 @@ def fitted(name: str, encoder: str = "wordllama") -> Fit:
     examples = _examples(found, acts)
     x, blank = _matrix(acts, [text for text, _ in examples], speaker, scale)
     y = np.array([[1.0 if a.id == owner else 0.0 for a in acts] for _, owner in examples], dtype=np.float32)
-    solved = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1], dtype=np.float32), x.T)
-    weights: Vec = (solved @ y).astype(np.float32)
-    leverage = np.einsum("ij,ji->i", x, solved)[:, None]
-    unseen = (x @ weights - leverage * y) / (1.0 - leverage)
+    covariance = x.T @ x + RIDGE * np.eye(x.shape[1], dtype=np.float32)
+    sample = slice(None, None, SAMPLED if len(examples) > FEW else 1)
+    solved = np.linalg.solve(covariance, np.concatenate([x.T @ y, x[sample].T], axis=1))
+    weights, leverage = solved[:, : len(acts)], np.einsum("ij,ji->i", x[sample], solved[:, len(acts) :])[:, None]
+    y = y[sample]
+    unseen = (x[sample] @ weights - leverage * y) / (1.0 - leverage)
     thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k], scale.harm_least) for k, a in enumerate(acts))
-    return Fit(Reader(acts, blank.cues, blank.turns, weights, thresholds, speaker, scale), y > 0, unseen)
+    harms = [k for k, a in enumerate(acts) if a.level < 0]
+    harm_least = float(np.quantile(unseen[:, harms].sum(axis=1)[~y[:, harms].any(axis=1)], 1.0 - HARM_ALARMS))
+    packed = np.ascontiguousarray(weights)
+    made = Reader(acts, blank.cues, blank.turns, packed, thresholds, harm_least, speaker, scale)
+    return Fit(made, y > 0, unseen)
 
 
 def _matrix(acts: tuple[Anchor, ...], texts: list[str], speaker: Encoder, scale: Scale) -> tuple[Vec, Reader]:
@@ -287,7 +305,7 @@ def _matrix(acts: tuple[Anchor, ...], texts: list[str], speaker: Encoder, scale:
     first = len(scale.spans) * speaker.dim + len(acts) + 3
     turns = {t: first + k for k, (t, _) in enumerate(counts.most_common(TURNS))}
     speaker.encode_all([[w for w in words if w != "_"] for words in said])  # at once, for encoders that remember
-    blank = Reader(acts, Cues(acts), turns, np.zeros((0, 0), dtype=np.float32), (), speaker, scale)
+    blank = Reader(acts, Cues(acts), turns, np.zeros((0, 0), dtype=np.float32), (), 0.0, speaker, scale)
     x = np.zeros((len(texts), first + len(turns)), dtype=np.float32)
     for row, blanked, text in zip(x, said, texts, strict=True):
         row[:first], found, _ = blank._features(re.sub(r"[{}]", "", text), blanked)

@@ -81,6 +81,11 @@ class EmbeddedDirector:
         if "turn" in open_chapters and turn >= 6 and _way_left(view) < HALFWAY:
             return self._reveal(view, "turn", lacking, "nearly half of the way is done")
         open_chapters = [c for c in open_chapters if c != "turn"] or open_chapters
+        if not any(self._worth(c, lacking) for c in open_chapters):
+            left = _left_lying(view, lacking)
+            if left and turn % 2:
+                words = "Come back to what nobody took up."
+                return Direction(function="continue_naturally", words=words, lines=left, reason=f"unmet on {lacking}")
         if not open_chapters:
             if turn % 2:
                 return self._hint(view, lacking, "the story is told")
@@ -130,6 +135,17 @@ def _value(line: Line, axis: Axis) -> float:
         return 0.0 if line.feeling is None else 1.0 if line.kind == "feeling" else 3.0
     most, some = _SERVES[axis]
     return 3.0 if line.kind == most else 1.0 if line.kind == some else 0.0
+
+
+def _left_lying(view: DirectorView, axis: Axis) -> tuple[str, ...]:
+    """The told lines that offer something on an axis and that no reply has met there, longest waiting first."""
+    met = {e.item for j in view.judgements if j for e in j.evidence if e.axis == axis and e.level > 0}
+    said = [e.user for e in view.history]
+    told = {
+        item: next((k for k, user in enumerate(said) if line.say in user), -1) for item, line in view.scenario.items()
+    }
+    lying = [(told[i], i) for i, line in view.scenario.items() if told[i] >= 0 and i not in met and _value(line, axis)]
+    return tuple(i for _, i in sorted(lying))
 
 
 def _position(view: DirectorView) -> tuple[float, float, float]:

@@ -62,13 +62,13 @@ class Encoder(Protocol):
 
 
 SCALES: dict[str, Scale] = {
-    "wordllama": Scale(alike=0.5, hurts=0.62, surely_hurts=0.85, harm_least=0.27, cued_least=0.15),
+    "wordllama": Scale(alike=0.5, hurts=0.62, surely_hurts=0.85, harm_least=0.2, cued_least=0.15),
     "minilm": Scale(
         alike=0.518,
         hurts=0.573,
         surely_hurts=0.838,
-        harm_least=0.276,
-        cued_least=0.15,
+        harm_least=0.206,
+        cued_least=0.148,
         spans=(slice(None),),
         weights=(1.0,),
     ),

@@ -132,12 +132,14 @@ class EmbeddedJudge:
         self._ledger = ledger
         return ledger
 
+    def _reader(self) -> Reader:
+        """Return what tells acts."""
+        return reader(self.rubric, self._encoder)
+
     def _judge_next(self, ledger: Ledger, profile: JudgeProfile, exchange: Exchange) -> Judgement:
         ledger.hear(exchange.user)
         anchors = anchors_of(self.rubric)
-        bench = _Bench(
-            ledger, profile, reader(self.rubric, self._encoder), anchors, asked=bool(_ASKS.search(exchange.user))
-        )
+        bench = _Bench(ledger, profile, self._reader(), anchors, asked=bool(_ASKS.search(exchange.user)))
         reading, note = _bounded(exchange.reply, profile.language)
         if note:
             _judge_form(bench, exchange.reply, note)
@@ -208,7 +210,7 @@ def _judge_sentences(bench: _Bench, reading: Reading, spoken: list[Skeleton]) ->
     grounded = any(grounds) or any(map(ledger.touches, reading.sentences))
     lists_feelings = len(reading.feelings) >= 3
     worn: list[Sentence] = []
-    shown: list[str] = []
+    shown: set[str] = set()
     for k, (sentence, again) in enumerate(zip(reading.sentences, used, strict=True)):
         acts = bench.reader.shown(sentence.text, spoken[k].words)
         _find_harm(bench, sentence, acts, grounded)
@@ -221,15 +223,16 @@ def _judge_sentences(bench: _Bench, reading: Reading, spoken: list[Skeleton]) ->
         elif not again and not _harmful(bench, sentence):
             near = grounds[k] or next((g for g in (*grounds[:k][::-1], *grounds[k + 1 :]) if g), [])
             said = _Said(sentence, acts, grounds[k], near)
-            shown.append("A.prog.1.names" if sentence.feelings else _main_act(acts))
+            shown.add("A.prog.1.names" if sentence.feelings else _main_act(acts))
             _find_links(bench, said, spoken[k].words)
             _find_progress(bench, said, lists_feelings)
             if grounds[k] and all(map(ledger.worn, grounds[k])):
                 worn.append(sentence)
-    _settle(bench)
     ledger.answer(shown)
-    if shown and ledger.by_rote:
-        for anchor in ("C.neg.1.hollow", "A.neg.1.performs", "P.neg.1.flatters"):
+    if not ledger.by_rote:
+        _settle(bench)
+    elif any(shown) and "P.prog.1.advises" not in shown:
+        for anchor in ("C.neg.1.hollow", "A.neg.2.repeats", "P.neg.1.flatters"):
             bench.add(anchor, reading.text[:200], reason="the same acts whatever is told")
     _judge_whole(bench, reading, grounded, lists_feelings, worn)
 
@@ -320,7 +323,10 @@ def _find_feeling(bench: _Bench, said: _Said) -> None:
             bench.add("A.neg.1.mismatch", said.sentence.text, reason=f"what shows is {things[about[0]].feeling}")
     elif "A.prog.1.validates" in said.acts:
         for i in about:
-            bench.offer("A.prog.1.validates", said, i)
+            if things[i].shown and i in said.own and bench.heard:
+                bench.offer("A.prog.2.unspoken", said, i, "makes room for what was shown, not said")
+            else:
+                bench.offer("A.prog.1.validates", said, i)
 
 
 def _find_empowerment(bench: _Bench, said: _Said) -> None:
@@ -345,7 +351,7 @@ def _judge_advice(bench: _Bench, said: _Said, able: list[int]) -> None:
     if bench.asked or (bench.first == "P" and bench.heard):
         for i in able:
             bench.offer("P.prog.1.advises", said, i)
-    elif bench.first == "A" or bench.profile.persona.defensiveness == "high":
+    elif bench.first == "A":
         bench.add("A.neg.1.rushes", said.sentence.text, reason="advice before being heard")
 
 

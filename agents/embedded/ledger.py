@@ -6,6 +6,7 @@ pays once: a second serving earns nothing, a third counts against the reply (doc
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -28,22 +29,17 @@ CLOSE = 0.5
 """A thing must weigh this share of the closest one: a name that runs through the whole story points at nothing."""
 OVERLOOKED_AFTER = 4
 """Turns without anything met on an axis, while the person tells things for it, from which it is overlooked."""
-WAITING, BIDS = 8, 2
+WAITING, BIDS = 8, 3
 """Turns looked back on, and the least number of things told in them that wait for an answer on the axis."""
 ABSENT_AFTER = 2
 """Turns in a row in which nothing was met, after which one more leaves the person alone."""
-LISTENING, DOUBT = 0.2, 6
-"""The contingency that a companion is taken to have at first, and the number of acts that weigh as much as that."""
-ROTE, HABIT = 0.1, 8
-"""Contingency below which the acts go by rote, and the number of acts from which that can be told."""
-CALLED_FOR = {
-    "A.prog.1.validates": {"fact", "feeling"},
-    "A.prog.1.names": {"feeling"},
-    "C.prog.2.reframes": {"belief"},
-    "P.prog.1.affirms": {"strength"},
-    "P.prog.2.empowers": {"wish"},
-}
-"""What an act answers most directly."""
+HABIT = 8
+"""Turns that told something new, from which a habit can be told."""
+LISTENING, ERROR = 0.5, 0.7
+"""Contingency of a companion that listens, at least, and by how much a single turn may mislead about it."""
+CALLED_FOR = {"A.prog.1.names": "feeling", "P.prog.2.empowers": "wish"}
+"""Acts that what was told calls for by its kind: a feeling put into words wants to be heard as that, a wish wants a hand.
+These two kinds no listener mistakes; what shows no feeling in so many words, or is a belief, even a good one may miss."""
 THREADS = 8
 """How many of the likest things in other chapters belong with a thing: a tie to one of them is a connection."""
 
@@ -202,10 +198,12 @@ class Ledger:
     """Axis -> the last turn in which something was met on it."""
     barren: int = 0
     """Turns in a row, up to the last, in which nothing was found for the good."""
-    acts: list[tuple[str, bool]] = field(default_factory=list)
-    """Acts of the companion on turns that told something new: which one, and whether something told called for it."""
-    calls: Counter[str] = field(default_factory=Counter)
+    shown: Counter[str] = field(default_factory=Counter)
+    """Act -> in how many replies to something new it was shown."""
+    called: Counter[str] = field(default_factory=Counter)
     """Act -> on how many turns something told called for it."""
+    answered: Counter[str] = field(default_factory=Counter)
+    """Act -> how often both."""
     tellings: int = 0
     """Turns that told something new."""
     grams_heard: set[str] = field(default_factory=set)
@@ -294,30 +292,34 @@ class Ledger:
         open_ones = [i for i, turn in self.told.items() if turn > since and self.open_on(i, axis)]
         return sum(_bids(self.story.things[i], axis) for i in open_ones)
 
-    def answer(self, acts: list[str]) -> None:
+    def answer(self, acts: set[str]) -> None:
         """Book which acts a reply showed, beside which ones the newest message called for."""
         if not self.fresh:
             return
         kinds = {self.story.things[i].kind for i in self.fresh}
-        called = {act for act, fitting in CALLED_FOR.items() if kinds & fitting}
+        called = {act for act, kind in CALLED_FOR.items() if kind in kinds}
         self.tellings += 1
-        self.calls.update(called)
-        self.acts += [(act, act in called) for act in acts if act in CALLED_FOR]
+        self.called.update(called)
+        self.shown.update(acts & CALLED_FOR.keys())
+        self.answered.update(acts & called)
 
     @property
     def contingency(self) -> float:
-        """How much more often the acts were called for than if they had fallen on other turns, -1..1.
+        """Correlation of the acts shown with the acts called for, over the turns that told something new, -1..1.
 
-        A companion that does the same whatever is told has 0, however fitting its acts look one by one. Before there
-        is much to go by, it has the benefit of the doubt.
+        Each act is held against its own rate, so that a companion that does the same whatever is told has 0, however
+        fitting its acts look one by one. 0 where nothing has varied yet.
         """
-        surplus = sum(hit - self.calls[act] / self.tellings for act, hit in self.acts)
-        return (surplus + DOUBT * LISTENING) / (len(self.acts) + DOUBT)
+        n = max(1, self.tellings)
+        both = sum(self.answered[a] - self.shown[a] * self.called[a] / n for a in CALLED_FOR)
+        shown = sum(self.shown[a] * (1 - self.shown[a] / n) for a in CALLED_FOR)
+        called = sum(self.called[a] * (1 - self.called[a] / n) for a in CALLED_FOR)
+        return both / math.sqrt(shown * called) if shown * called > 0 else 0.0
 
     @property
     def by_rote(self) -> bool:
-        """Whether the acts have nothing to do with what was told."""
-        return len(self.acts) >= HABIT and self.contingency < ROTE
+        """Whether the acts have nothing to do with what was told: far below what listening shows, error allowed for."""
+        return self.tellings >= HABIT and self.contingency < LISTENING - ERROR / math.sqrt(self.tellings)
 
     def worn(self, i: int) -> bool:
         """Whether a thing was served in two turns or more, and was not raised again just now."""

@@ -230,7 +230,7 @@ class WordSalad(Attack):
 
 
 OWN = ("validating", "reframing", "affirming", "empowering")
-"""Our own banks of slot templates, twenty each."""
+"""Our own banks of slot templates: so many that none comes twice in 36 turns."""
 
 
 class NounSlots(Attack):
@@ -317,15 +317,17 @@ class PersonaFlip(Attack):
 
     async def respond(self, observation: Observation) -> str:
         """Return the reply of the same turn in the other's conversation."""
-        opening = observation.messages[0].text
-        scenario = whose(opening)
-        rnd = random.Random(f"{self.id}:{self.seed}:{opening}")
-        others = by_first_need(OPPOSITE[scenario.needs[0].axis]) if scenario else tuple(scenario_ids("benchmark"))
-        replies = skilled_replies(rnd.choice(others), self.seed)
+        replies = skilled_replies(self.other(observation.messages[0].text), self.seed)
         return replies[self.turn(observation) % len(replies)]
 
+    def other(self, opening: str) -> str:
+        """Return the id of the other person's scenario; any, for somebody whom no file knows."""
+        scenario = whose(opening)
+        others = by_first_need(OPPOSITE[scenario.needs[0].axis]) if scenario else tuple(scenario_ids("benchmark"))
+        return random.Random(f"{self.id}:{self.seed}:{opening}").choice(others)
 
-SOURCES = 24
+
+SOURCES = 12
 """Conversations of the train split that random good sentences are drawn from."""
 
 

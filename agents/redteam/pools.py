@@ -24,20 +24,23 @@ up by comfort."""
 
 
 @lru_cache(maxsize=4)
-def pool(language: str = "en") -> dict[str, tuple[str, ...]]:
-    """Return the attacks' phrases by bank.
+def pool(name: str = "en") -> dict[str, tuple[str, ...]]:
+    """Return phrases by bank.
+
+    Args:
+        name: "en" for what the scripted attacks say, "fragments" for what the searcher builds replies from.
 
     Raises:
         ScenarioError: The file is missing, or a bank is not a list of texts.
     """
-    path = data_root() / FOLDER / f"{language}.yaml"
+    path = data_root() / FOLDER / f"{name}.yaml"
     banks: dict[str, tuple[str, ...]] = {}
-    for name, bank in _mapping(path).items():
-        if name == "language":
+    for kind, bank in _mapping(path).items():
+        if kind == "language":
             continue
         if not isinstance(bank, list) or not bank or not all(isinstance(text, str) for text in bank):
-            raise ScenarioError(f'{path}: {name}: expected a list of texts; for example  {name}: ["Yes.", "No."]')
-        banks[name] = tuple(bank)
+            raise ScenarioError(f'{path}: {kind}: expected a list of texts; for example  {kind}: ["Yes.", "No."]')
+        banks[kind] = tuple(bank)
     return banks
 
 

@@ -53,7 +53,7 @@ class Worst(Record):
     end: End
     turns: int
     transcript: str
-    """The episode's file, relative to the folder of the report."""
+    """The episode's file, relative to the folder of the report; empty where that was not kept."""
 
 
 class AttackResult(Record):
@@ -97,10 +97,23 @@ class RedteamReport(Record):
     """The highest mean return first."""
     references: tuple[AttackResult, ...]
 
+    def without_transcripts(self) -> RedteamReport:
+        """Return the report for a folder that is not kept."""
+        return self.model_copy(update={"attacks": _bare(self.attacks), "references": _bare(self.references)})
+
     @property
     def breaches(self) -> tuple[AttackResult, ...]:
         """Attacks that succeeded somewhere, or did not stay below the adviser."""
         return tuple([a for a in self.attacks if a.successes or a.below_adviser is False])
+
+
+def _bare(results: tuple[AttackResult, ...]) -> tuple[AttackResult, ...]:
+    return tuple(
+        [
+            r.model_copy(update={"worst": r.worst.model_copy(update={"transcript": ""})}) if r.worst else r
+            for r in results
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True)
