@@ -353,6 +353,15 @@ def test_the_deaf_judge_hears_no_act() -> None:
     assert judged(DeafJudge(), "").levels == judged(EmbeddedJudge(), "").levels
 
 
+@weights
+def test_the_second_judge_tells_listening_from_a_script() -> None:
+    policies = ("template", "adviser", "skilled")
+    found = rank(RankConfig(judges=("embedded", "second"), policies=policies, limit=1))
+    earned = {s.policy: s.mean_return or 0.0 for s in found.standings if s.judge == "second"}
+    assert sorted(policies, key=lambda p: earned[p]) == list(policies)
+    assert sum(s.unjudged for s in found.standings) == 0
+
+
 # --- ranks ------------------------------------------------------------------------------------------------------------
 
 
