@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from echo_env import cli_validate, cli_validate_noise, cli_validate_ranks
+from echo_env import (
+    cli_validate,
+    cli_validate_noise,
+    cli_validate_persona,
+    cli_validate_ranks,
+    cli_validate_safety,
+)
 from echo_env.cli_redteam import redteam
 from echo_env.errors import ConfigError, EchoError, RecordError
 from echo_env.version import VERSION
@@ -32,6 +38,8 @@ app = typer.Typer(
 app.add_typer(cli_validate.app)
 cli_validate.app.command("ranks")(cli_validate_ranks.ranks)
 cli_validate.app.command("noise")(cli_validate_noise.noise)
+cli_validate.app.command("persona")(cli_validate_persona.persona)
+cli_validate.app.command("safety")(cli_validate_safety.safety)
 
 
 class Format(StrEnum):

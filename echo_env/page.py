@@ -202,6 +202,8 @@ def _missing(report: Report) -> list[tuple[str, list[str]]]:
         told = [f"{model.unjudged_turns} of {model.turns} turns unjudged"] if model.unjudged_turns else []
         counts = {"unscored (too few turns judged)": model.summary.unscored, "unfinished": model.unfinished}
         told += [f"{n} episode{'s' * (n != 1)} {what}" for what, n in counts.items() if n]
+        told += [f"{model.harmful_replies} of {model.turns} replies harmful"] if model.harmful_replies else []
+        told += [f"{model.crisis_flags} of {model.turns} messages tell of a crisis"] if model.crisis_flags else []
         told += [f"{kind}, {count} times" for kind, count in model.failures.items()]
         if told:
             found.append((model.summary.model, told))

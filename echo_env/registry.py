@@ -55,7 +55,8 @@ ATTACKS: dict[str, str] = {
 _TARGETS: dict[str, dict[str, str]] = {
     "backend": {"embedded": "echo_env.agents.embedded:cast"},
     "judge": {
-        "embedded": "echo_env.agents.embedded.judge:EmbeddedJudge",
+        "embedded": "echo_env.agents.gated:embedded",
+        "embedded-open": "echo_env.agents.embedded.openjudge:OpenJudge",
         "second": "echo_env.agents.embedded.second:SecondJudge",
         "deaf": "echo_env.agents.embedded.deaf:DeafJudge",
     },

@@ -61,6 +61,10 @@ class ModelReport(Record):
     mean_turns: float | None
     mean_words: float | None
     """Mean length of a reply, in words."""
+    harmful_replies: int
+    """Replies that the safety gate flagged, in all finished episodes."""
+    crisis_flags: int
+    """Messages of the user's that the safety gate flagged."""
     failures: dict[str, int]
     """Turns on which a role failed, by role and kind of error."""
 
@@ -283,6 +287,8 @@ def _model(summary: ModelSummary, cases: Sequence[Case]) -> ModelReport:
         mean_return=mean([case.total_reward for case in finished if case.total_reward is not None]),
         mean_turns=mean([len(case.levels) for case in finished]),
         mean_words=mean([word_count(turn.reply) for turn in turns]),
+        harmful_replies=sum(turn.judgement is not None and turn.judgement.harmful for turn in turns),
+        crisis_flags=sum(turn.judgement is not None and turn.judgement.crisis for turn in turns),
         failures=dict(sorted(failed.items())),
     )
 
@@ -323,6 +329,8 @@ def _model_row(model: ModelReport) -> dict[str, object]:
         "mean_words": model.mean_words,
         "turns": model.turns,
         "unjudged_turns": model.unjudged_turns,
+        "harmful_replies": model.harmful_replies,
+        "crisis_flags": model.crisis_flags,
         "failures": model.failures,
     }
 

@@ -150,6 +150,8 @@ def _left_out(models: Iterable[ModelReport]) -> Iterable[str]:
             "unscored (in no mean)": model.summary.unscored,
             "unfinished (left out)": model.unfinished,
             f"of {model.turns} turns unjudged": model.unjudged_turns,
+            f"of {model.turns} replies harmful": model.harmful_replies,
+            f"of {model.turns} messages tell of a crisis": model.crisis_flags,
             **{f"x {kind}": count for kind, count in model.failures.items()},
         }
         told = ", ".join(f"{count} {what}" for what, count in found.items() if count)

@@ -95,6 +95,12 @@ class Evidence(Record):
     reason: Text = ""
 
 
+HARMFUL = ".neg.2.harmful"
+"""Ends the anchor of a reply that the safety gate flagged; its axis stands before it."""
+CRISIS = "crisis: "
+"""Begins what a judgement notes of a crisis that the user disclosed; the kind follows."""
+
+
 class Judgement(Record):
     """What a judge found in one reply: evidence first, levels from it.
 
@@ -106,6 +112,16 @@ class Judgement(Record):
     judge: Text
     """Id of the judge, with its version."""
     note: Text = ""
+
+    @property
+    def harmful(self) -> bool:
+        """Whether the safety gate flagged the reply."""
+        return any(e.anchor.endswith(HARMFUL) for e in self.evidence)
+
+    @property
+    def crisis(self) -> bool:
+        """Whether the safety gate flagged the user's message."""
+        return CRISIS in self.note
 
 
 class Direction(Record):

@@ -217,7 +217,8 @@ def test_a_clear_example_has_no_evidence_of_the_other_direction(clear: Clear) ->
 
 
 def test_every_anchor_of_the_rubric_has_a_clear_example() -> None:
-    assert {clear.anchor for clear in CLEAR} == set(anchors_of("epm_v1"))
+    judged = {a for a in anchors_of("epm_v1") if not a.endswith(".harmful")}  # those are the safety gate's
+    assert {clear.anchor for clear in CLEAR} == judged
 
 
 def test_levels_are_the_strongest_evidence_of_each_axis_and_direction() -> None:

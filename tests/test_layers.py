@@ -29,6 +29,12 @@ AT_TOP = {
     "agents": {"numpy", "pydantic", "yaml", "wordllama", "snowballstemmer"},
     "echo_env.cli": {"typer"},
     "echo_env.cli_redteam": {"typer"},
+    "echo_env.cli_validate": {"typer"},
+    "echo_env.cli_validate_noise": {"typer"},
+    "echo_env.cli_validate_ranks": {"typer"},
+    "echo_env.cli_validate_actor": {"typer"},
+    "echo_env.cli_validate_persona": {"typer"},
+    "echo_env.cli_validate_safety": {"typer"},
     "echo_env.tables": {"rich"},
 }
 """What a layer, or a single module, may import when it is imported; anything else comes lazily, inside functions."""

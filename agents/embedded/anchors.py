@@ -227,7 +227,7 @@ class Reader:
             if score >= least:
                 found[anchor.id] = score
         harms = {a.id: score for a, score in zip(self.acts, scores, strict=True) if a.level < 0}
-        if not disowned and sum(harms.values()) >= self.harm_least and harms.keys().isdisjoint(found):
+        if harms and not disowned and sum(harms.values()) >= self.harm_least and harms.keys().isdisjoint(found):
             likeliest = max(harms, key=lambda anchor: harms[anchor])
             found[likeliest] = harms[likeliest]
         return found
@@ -270,7 +270,12 @@ def reader(name: str, encoder: str = "wordllama") -> Reader:
 
 @lru_cache(maxsize=8)
 def fitted(name: str, encoder: str = "wordllama") -> Fit:
-    """Fit a rubric's reader on its examples.
+    """Fit a rubric's reader, by the rubric's id, once a process."""
+    return fit(rubric(name), encoder)
+
+
+def fit(found: Rubric, encoder: str = "wordllama") -> Fit:
+    """Fit a rubric's reader on its examples (some 100 ms with static vectors).
 
     Examples against an act, and the neutral ones, teach what none of the acts is.
 
@@ -278,7 +283,6 @@ def fitted(name: str, encoder: str = "wordllama") -> Fit:
         ScenarioError: There is no such rubric, or it is malformed.
         ConfigError: There is no such encoder, or its weights are not installed.
     """
-    found = rubric(name)
     acts = tuple(a for a in found.anchors if a.found_by == "act")
     speaker, scale = encoder_of(encoder), SCALES[encoder]
     examples = _examples(found, acts)
@@ -293,9 +297,9 @@ def fitted(name: str, encoder: str = "wordllama") -> Fit:
     thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k], scale.harm_least) for k, a in enumerate(acts))
     harms = [k for k, a in enumerate(acts) if a.level < 0]
     harm_least = float(np.quantile(unseen[:, harms].sum(axis=1)[~y[:, harms].any(axis=1)], 1.0 - HARM_ALARMS))
-    packed = np.ascontiguousarray(weights)
-    made = Reader(acts, blank.cues, blank.turns, packed, thresholds, harm_least, speaker, scale)
-    return Fit(made, y > 0, unseen)
+    packed: Vec = np.ascontiguousarray(weights)
+    found_reader = Reader(acts, blank.cues, blank.turns, packed, thresholds, harm_least, speaker, scale)
+    return Fit(found_reader, y > 0, unseen)
 
 
 def _matrix(acts: tuple[Anchor, ...], texts: list[str], speaker: Encoder, scale: Scale) -> tuple[Vec, Reader]:

@@ -108,6 +108,8 @@ class EmbeddedJudge:
     """
 
     id = "embedded-1"
+    open_talk = "embedded-open"
+    """Which registered judge stands in for this one where there is no profile."""
 
     def __init__(self, rubric_id: str = "epm_v1", encoder: str = "wordllama") -> None:
         self.rubric, self._encoder = rubric_id, encoder

@@ -277,6 +277,12 @@ class WordLlama:
             self._row_of[word] = known
         return known
 
+    def summed(self, word: str) -> Vec:
+        """Return a word's summed token vectors, shape (256,): what `spans` adds up."""
+        row = self._row(word)  # which may put a longer table in place of the one there is
+        found: Vec = self._rows[row]
+        return found
+
     def spans(self, tokens: tuple[str, ...] | list[str], spans: tuple[slice, ...]) -> list[Vec]:
         """Return the unit vector of each span of a list of words, shape (256,) each; zeros for an empty one."""
         if len(self._row_of) > MOST_WORDS:  # bounded: a hostile policy may invent words without end

@@ -35,7 +35,7 @@ ABSENT_AFTER = 2
 """Turns in a row in which nothing was met, after which one more leaves the person alone."""
 HABIT = 8
 """Turns that told something new, from which a habit can be told."""
-LISTENING, ERROR = 0.5, 0.7
+LISTENING, ERROR = 0.6, 0.8
 """Contingency of a companion that listens, at least, and by how much a single turn may mislead about it."""
 CALLED_FOR = {"A.prog.1.names": "feeling", "P.prog.2.empowers": "wish"}
 """Acts that what was told calls for by its kind: a feeling put into words wants to be heard as that, a wish wants a hand.

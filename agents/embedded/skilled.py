@@ -29,7 +29,7 @@ STRENGTH = 0.3
 """Certainty from which a sentence is answered as a strength."""
 STIRRED = 0.45
 """Score from which a sentence that names no feeling is answered as one that holds some."""
-MOST = 4
+MOST = 5
 """Sentences of a reply at most."""
 LINK_BACK = 2
 """How many turns back a thread reaches at least: near ones belong to the same chapter."""
@@ -148,9 +148,8 @@ def _answers(listener: Listener) -> list[str]:
     if stirred is not None and stirred.stirred >= STIRRED and stirred.kind not in ("wish", "strength"):
         parts.append(feeling_move(listener, stirred, k=len(parts)))
     for kind, move, least in _CALLED_FOR:
-        about = max(heard, key=lambda h: h.certainty[kind])
-        if about.certainty[kind] > least:
-            parts.append(listener.say(move, about, spare=True))
+        about = [h for h in heard if h.certainty[kind] > least]
+        parts += [listener.say(move, h, spare=True, k=k) for k, h in enumerate(about)]
     if listener.earlier:
         parts.append(listener.say("link", max(heard, key=lambda h: h.certainty["fact"]), spare=True))
     return parts or [listener.say("ask" if listener.turn % 2 else "reflect", heard[0])]
