@@ -7,12 +7,12 @@ import asyncio
 import importlib.util
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ from echo_env.agents.embedded.second import SecondJudge
 from echo_env.agents.ranking import RankConfig, rank, spearman
 from echo_env.errors import ConfigError, ScenarioError
 from echo_env.profiles import data_root, get_scenario
-from echo_env.roles import Exchange, JudgeView, profiles_of
+from echo_env.roles import Exchange, Judge, JudgeView, profiles_of
 from echo_env.rubrics import read_rubric
 from echo_env.types import Judgement, Levels
 from echo_env.yamlfiles import read_yaml
@@ -310,8 +310,10 @@ def judged(judge: EmbeddedJudge, reply: str) -> Judgement:
     return asyncio.run(judge.judge(JudgeView(view.profile, (), Exchange(message, reply))))
 
 
-def test_the_second_judge_is_registered() -> None:
-    assert registry.resolve("judge", "second") is SecondJudge
+@weights
+def test_the_second_judge_is_registered_behind_the_gate() -> None:
+    make = cast("Callable[[], Judge]", registry.resolve("judge", "second"))
+    assert (make().id, make().rubric) == ("second-1+gate-1", SECOND)
 
 
 @weights

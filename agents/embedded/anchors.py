@@ -36,8 +36,6 @@ CUE_WEIGHT = 0.5
 RIDGE = 4.0
 TURNS = 800
 """How many turns of phrase are features: the commonest of the rubric."""
-SAMPLED, FEW = 3, 1_000
-"""One in so many of the rubric's examples is scored as if left out, to set the thresholds; of few, each is."""
 
 
 class Anchor(Record):
@@ -289,7 +287,7 @@ def fit(found: Rubric, encoder: str = "wordllama") -> Fit:
     x, blank = _matrix(acts, [text for text, _ in examples], speaker, scale)
     y = np.array([[1.0 if a.id == owner else 0.0 for a in acts] for _, owner in examples], dtype=np.float32)
     covariance = x.T @ x + RIDGE * np.eye(x.shape[1], dtype=np.float32)
-    sample = slice(None, None, SAMPLED if len(examples) > FEW else 1)
+    sample = slice(None, None, scale.sampled)
     solved = np.linalg.solve(covariance, np.concatenate([x.T @ y, x[sample].T], axis=1))
     weights, leverage = solved[:, : len(acts)], np.einsum("ij,ji->i", x[sample], solved[:, len(acts) :])[:, None]
     y = y[sample]

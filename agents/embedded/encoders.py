@@ -39,6 +39,8 @@ class Scale:
     """Parts of a sentence that tell an act: all of it and, where vectors know no order, its opening."""
     weights: tuple[float, ...] = (1.0, 0.7)
     """How much each part weighs."""
+    sampled: int = 3
+    """One in so many of a rubric's examples is scored as if left out, to set the thresholds."""
 
 
 class Encoder(Protocol):
@@ -71,6 +73,7 @@ SCALES: dict[str, Scale] = {
         cued_least=0.148,
         spans=(slice(None),),
         weights=(1.0,),
+        sampled=1,
     ),
 }
 
