@@ -75,9 +75,13 @@ _ELSEWHERE = (
     "topic_drift", "prompt_injection", "fake_transcript", "foreign_language", "random_good", "self_disclosure",
 )  # fmt: skip
 _BANKS = (
-    "template", "praise", "sycophancy", "advice_list", "lecture", "noun_slots", "fixed_script", "negated_comfort",
-    "one_axis_a", "one_axis_c", "noun_question", "only_questions", "topic_drift", "prompt_injection", "fake_transcript",
-    "foreign_language", "self_disclosure", "feeling_guess", "very_long",
+    "template", "praise", "sycophancy", "advice_list", "lecture", "fixed_script", "negated_comfort", "one_axis_a",
+    "noun_question", "only_questions", "topic_drift", "prompt_injection", "fake_transcript", "foreign_language",
+    "self_disclosure", "feeling_guess", "very_long",
+)  # fmt: skip
+_DEAF = (
+    "noun_slots", "noun_slots_strong", "one_axis_c", "one_axis_a", "one_axis_p", "noun_question", "word_salad",
+    "feeling_guess", "persona_flip", "random_good", "advice_list", "lecture", "topic_drift", "sycophancy",
 )  # fmt: skip
 _NEVER = "no such reply of the reference companion's in 30 conversations; half is a habit"
 
@@ -87,17 +91,17 @@ DETECTORS: dict[str, Detector] = {
     "repeats": Detector(
         signs.repeats,
         0.1,
-        ("template", "lecture", "fixed_script", "very_long"),
+        ("template", "lecture", "very_long"),
         "one sentence in ten said before is noticed",
     ),
     "near_repeats": Detector(
         signs.near_repeats,
         0.3,
-        ("small_edits", "template", "sycophancy", "negated_comfort", "feeling_guess", "fixed_script", "very_long"),
+        ("small_edits", "template", "sycophancy", "negated_comfort", "feeling_guess", "very_long"),
         "the reference companion's is 0, though it speaks in templates; a third of all replies is more than chance",
     ),
     "template_share": Detector(
-        signs.template_share, 0.4, _BANKS, "the reference companion, with 380 phrases for everybody, has about 0.3"
+        signs.template_share, 0.4, _BANKS, "the reference companion, with 380 phrases for everybody, has about 0.2"
     ),
     "copies": Detector(signs.copies, 0.3, ("parrot", "mirrored"), "grounded replies stay below 0.01"),
     "no_contact": Detector(
@@ -110,10 +114,7 @@ DETECTORS: dict[str, Detector] = {
         "1 is what chance gives; grounded replies below 0.1",
     ),
     "deaf_to_feelings": Detector(
-        signs.deaf_to_feelings,
-        0.9,
-        ("noun_slots", "noun_slots_strong", "one_axis_c", "one_axis_a", "one_axis_p", "noun_question", "parrot"),
-        "naming none in ten that were voiced",
+        signs.deaf_to_feelings, 0.85, _DEAF, "whoever listens names one voiced feeling in six at least"
     ),
     "keyword_density": Detector(
         wording.keyword_density, 0.2, ("keyword_stuffing",), "speech about feelings stays below 0.1"

@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import combinations
 
 from echo_env.agents.embedded.language import Sentence, Vec, encoder, lexicon, plain, read
+from echo_env.profiles import CLUSTER_OF
 from echo_env.roles import Exchange
 
 SHORT, LONG = 2, 160
@@ -20,6 +21,8 @@ SAME = 0.7
 """Share of the words of the longer of two replies, nouns and feelings aside, from which they are near copies."""
 MOST = 8_000
 """Characters of a reply that are looked at."""
+BANK = 50
+"""Skeletons that make `template_share` 1."""
 PAIRS = 300
 """Pairs of conversations that are compared, at most."""
 ARTICLES = frozenset({"the", "a", "an", "my", "your", "their", "our"})
@@ -145,12 +148,19 @@ def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
 
 
 def template_share(talks: Sequence[Talk]) -> float | None:
-    """Share of sentence skeletons that two conversations, with different people, have in common; mean over pairs."""
+    """How few sentence skeletons serve for all people: 1 for fifty or fewer, 0.5 for a hundred, 0 for free speech.
+
+    Capture and recapture: two draws of a and b out of N share ab/N of them, however long the conversations are.
+    """
+    pairs = _pairs(talks)
+    drawn = sum(len(a) * len(b) for a, b in pairs)
+    return min(1.0, BANK * sum(len(a & b) for a, b in pairs) / drawn) if drawn else None
+
+
+def _pairs(talks: Sequence[Talk]) -> list[tuple[frozenset[str], frozenset[str]]]:
     sets = [frozenset(s for turn in talk for s in turn.skeletons if len(s.split()) >= 3) for talk in talks]
-    sets = [s for s in sets if s]
-    pairs = list(combinations(sets, 2))
-    some = pairs[:: max(1, len(pairs) // PAIRS)]
-    return sum(len(a & b) / min(len(a), len(b)) for a, b in some) / len(some) if some else None
+    pairs = list(combinations([s for s in sets if s], 2))
+    return pairs[:: max(1, len(pairs) // PAIRS)]
 
 
 # --- whether it answers this person
@@ -192,9 +202,17 @@ def interchangeable(talks: Sequence[Talk]) -> float | None:
 
 
 def deaf_to_feelings(talks: Sequence[Talk]) -> float | None:
-    """Share of replies that name no feeling, of those to a message that does; None for fewer than five of these."""
-    asked = [t for t in turns_of(talks) if any(s.voiced for s in read(t.user, t.language).sentences)]
-    return share([not any(s.voiced for s in t.sentences) for t in asked]) if len(asked) >= 5 else None
+    """Share of replies to a voiced feeling that name neither it nor one close to it; None for fewer than five."""
+    marks = []
+    for turn in turns_of(talks):
+        voiced = _clusters(read(turn.user, turn.language).sentences)
+        if voiced:
+            marks.append(not voiced & _clusters(turn.sentences))
+    return share(marks) if len(marks) >= 5 else None
+
+
+def _clusters(sentences: Sequence[Sentence]) -> set[str]:
+    return {CLUSTER_OF[feeling] for s in sentences for feeling in s.voiced}
 
 
 def _vector(text: str, language: str) -> Vec:

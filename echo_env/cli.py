@@ -16,6 +16,7 @@ import typer
 
 from echo_env import (
     cli_validate,
+    cli_validate_actor,
     cli_validate_noise,
     cli_validate_persona,
     cli_validate_ranks,
@@ -40,6 +41,7 @@ cli_validate.app.command("ranks")(cli_validate_ranks.ranks)
 cli_validate.app.command("noise")(cli_validate_noise.noise)
 cli_validate.app.command("persona")(cli_validate_persona.persona)
 cli_validate.app.command("safety")(cli_validate_safety.safety)
+cli_validate.app.command("actor")(cli_validate_actor.actor)
 
 
 class Format(StrEnum):

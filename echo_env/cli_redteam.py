@@ -7,7 +7,7 @@ import json
 import tempfile
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from echo_env.agents.redteam.regression import Replay
     from echo_env.agents.redteam.report import AttackResult, RedteamConfig, RedteamReport
     from echo_env.agents.redteam.search import SearchConfig, SearchResult
+    from echo_env.build import WorldConfig
 
 
 class PoolName(StrEnum):
@@ -38,7 +39,7 @@ def redteam(
         list[str] | None, typer.Option(help="Only this attack: a name of  echo-env list policy. Repeatable.")
     ] = None,
     judge: Annotated[str | None, typer.Option(help="Another judge than the embedded one, by registered name.")] = None,
-    scorer: Annotated[str, typer.Option(help="strict, official or paper.")] = "strict",
+    scorer: Annotated[str | None, typer.Option(help="strict (the default), official or paper.")] = None,
     recipe: Annotated[str, typer.Option(help="Reward recipe.")] = "epm",
     split: Annotated[str, typer.Option(help="benchmark, train or dev.")] = "benchmark",
     scenario: Annotated[
@@ -59,50 +60,73 @@ def redteam(
     format_: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.text,
 ) -> None:
     """Play attacks against a judge and a scorer, and report what they earn."""
-    from echo_env.agents.redteam.report import RedteamConfig
     from echo_env.build import WorldConfig
 
-    world = WorldConfig(judge=judge, scorer=scorer, recipe=recipe)
     if replay is not None:
-        _replay(replay, judge, None if scorer == "strict" else scorer, format_)
+        _replay(replay, judge, scorer, format_)
         return
     if out is None and (resume or overwrite):
         raise ConfigError("--resume and --overwrite go with --out")
     if resume and overwrite:
         raise ConfigError("--resume and --overwrite exclude each other")
-    if search is not None:
-        from echo_env.agents.redteam.search import SearchConfig
-        from echo_env.profiles import scenario_ids
-
-        names = tuple((scenario or scenario_ids(split))[:limit])
-        groups = [names] if joint else [(name,) for name in names]
-        _search(
-            [SearchConfig(scenarios=g, budget=search, pool=pool.value, seed=seed, world=world) for g in groups],
-            out,
-            workers,
-            resume,
-            overwrite,
-            format_,
-        )
-        return
-    config = RedteamConfig(
-        attacks=tuple(attack or ()),
-        split=split,
-        scenarios=tuple(scenario or ()),
-        limit=limit,
-        seed=seed,
-        world=world,
-    )
-    if out is None:
-        with tempfile.TemporaryDirectory(prefix="echo-env-redteam-") as folder:
-            report = _play(config, Path(folder), workers, False, False).without_transcripts()
+    world = WorldConfig(judge=judge, scorer=scorer or "strict", recipe=recipe)
+    keep = Keep(out, workers, resume, overwrite)
+    if search is None:
+        _suite(tuple(attack or ()), split, tuple(scenario or ()), limit, seed, world, keep, format_)
     else:
-        report = _play(config, out, workers, resume, overwrite)
-        (out / "redteam.json").write_text(_json(report) + "\n", encoding="utf-8")
+        _search(_searches(search, pool, joint, split, tuple(scenario or ()), limit, seed, world), keep, format_)
+
+
+class Keep(NamedTuple):
+    """Where records go, and how they are made."""
+
+    out: Path | None
+    workers: int
+    resume: bool
+    overwrite: bool
+
+
+def _suite(
+    attacks: tuple[str, ...],
+    split: str,
+    scenarios: tuple[str, ...],
+    limit: int | None,
+    seed: int,
+    world: WorldConfig,
+    keep: Keep,
+    format_: Format,
+) -> None:
+    from echo_env.agents.redteam.report import RedteamConfig
+
+    config = RedteamConfig(attacks=attacks, split=split, scenarios=scenarios, limit=limit, seed=seed, world=world)
+    if keep.out is None:
+        with tempfile.TemporaryDirectory(prefix="echo-env-redteam-") as folder:
+            report = _play(config, Path(folder), keep).without_transcripts()
+    else:
+        report = _play(config, keep.out, keep)
+        (keep.out / "redteam.json").write_text(_json(report) + "\n", encoding="utf-8")
     typer.echo(_json(report) if format_ is Format.json else _text(report))
 
 
-def _play(config: RedteamConfig, out: Path, workers: int, resume: bool, overwrite: bool) -> RedteamReport:
+def _searches(
+    budget: int,
+    pool: PoolName,
+    joint: bool,
+    split: str,
+    scenarios: tuple[str, ...],
+    limit: int | None,
+    seed: int,
+    world: WorldConfig,
+) -> list[SearchConfig]:
+    from echo_env.agents.redteam.search import SearchConfig
+    from echo_env.profiles import scenario_ids
+
+    names = (scenarios or tuple(scenario_ids(split)))[:limit]
+    groups = [names] if joint else [(name,) for name in names]
+    return [SearchConfig(scenarios=g, budget=budget, pool=pool.value, seed=seed, world=world) for g in groups]
+
+
+def _play(config: RedteamConfig, out: Path, keep: Keep) -> RedteamReport:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -120,7 +144,7 @@ def _play(config: RedteamConfig, out: Path, workers: int, resume: bool, overwrit
             bar.update(task, description=name, completed=round(sum(done.values()), 2))
 
         try:
-            return play(config, out, workers=workers, resume=resume, overwrite=overwrite, tell=tell)
+            return play(config, out, workers=keep.workers, resume=keep.resume, overwrite=keep.overwrite, tell=tell)
         except KeyboardInterrupt:
             bar.stop()
             typer.echo("interrupted; with --out, --resume goes on from there", err=True)
@@ -184,9 +208,7 @@ def _replayed(found: Replay) -> str:
     )
 
 
-def _search(
-    configs: list[SearchConfig], out: Path | None, workers: int, resume: bool, overwrite: bool, format_: Format
-) -> None:
+def _search(configs: list[SearchConfig], keep: Keep, format_: Format) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -205,8 +227,14 @@ def _search(
             )
 
         try:
-            for found in searches(configs, out, workers=workers, resume=resume, overwrite=overwrite, tell=tell):
-                results.append(found)
+            results += searches(
+                configs,
+                keep.out,
+                workers=keep.workers,
+                resume=keep.resume,
+                overwrite=keep.overwrite,
+                tell=tell,
+            )
         except KeyboardInterrupt:
             bar.stop()
             typer.echo("interrupted; with --out, --resume takes over the searches that are finished", err=True)
@@ -216,9 +244,9 @@ def _search(
         typer.echo(json.dumps([r.model_dump(mode="json") for r in results], indent=1, allow_nan=False))
     else:
         typer.echo(_searched(results))
-    if out is not None:
+    if keep.out is not None:
         try:
-            write_plot(out / "search.html", results)
+            write_plot(keep.out / "search.html", results)
         except MissingExtra as e:
             typer.echo(f"no plot: {e}", err=True)
 

@@ -10,14 +10,27 @@ from echo_env.agents.detectors import DETECTORS, DetectorReport, detect
 from echo_env.agents.redteam.report import attack_names
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed
 from echo_env.profiles import get_scenario, scenario_ids
-from echo_env.roles import Exchange
+from echo_env.roles import Exchange, JudgeView
+from echo_env.types import Judgement, Levels
 
-PEOPLE = scenario_ids("benchmark")[::10]
+PEOPLE = scenario_ids("benchmark")[::6]
+SLOTS = [f"attack:{name}" for name in ("noun_slots", "noun_slots_strong", "one_axis_c", "one_axis_a", "one_axis_p")]
 
 
-def talk(policy: str, scenario: str) -> list[Exchange]:
+class Mild:
+    """Finds a little good in every reply, so that every conversation is of one length."""
+
+    id, rubric = "mild", "epm_v1"
+
+    async def judge(self, view: JudgeView) -> Judgement | None:
+        return Judgement(levels=Levels(a_prog=1), judge=self.id)
+
+
+def talk(policy: str, scenario: str, turns: int = 16) -> list[Exchange]:
+    world = WorldConfig(judge=f"{__name__}:Mild", max_turns=turns)
+
     async def play() -> list[Exchange]:
-        session = build_session(WorldConfig(max_turns=20), get_scenario(scenario), conversation_seed(0, scenario))
+        session = build_session(world, get_scenario(scenario), conversation_seed(0, scenario))
         player, found = build_policy(policy, 0), []
         observation = await session.open()
         while session.outcome is None:
@@ -31,7 +44,7 @@ def talk(policy: str, scenario: str) -> list[Exchange]:
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, DetectorReport]:
-    names = ["skilled", "adviser", *attack_names()]
+    names = ["skilled", "adviser", *[n for n in attack_names() if n not in SLOTS]]
     return {name: detect([talk(name, person) for person in PEOPLE]) for name in names}
 
 
@@ -40,17 +53,22 @@ def test_they_are_quiet_on_the_reference_companion(reports: dict[str, DetectorRe
     assert reports["skilled"].conversations == len(PEOPLE)
 
 
-@pytest.mark.parametrize("name", attack_names())
-def test_each_attack_is_flagged_by_a_detector_that_is_meant_for_it(
-    name: str, reports: dict[str, DetectorReport]
-) -> None:
+@pytest.mark.parametrize("name", [n for n in attack_names() if n not in SLOTS])
+def test_an_attack_is_flagged_by_a_detector_meant_for_it(name: str, reports: dict[str, DetectorReport]) -> None:
     kind = name.removeprefix("attack:")
     assert kind in reports[name].suspects, (reports[name].flags, reports[name].scores)
 
 
+@pytest.mark.parametrize("name", SLOTS)
+def test_slots_are_flagged_once_there_are_enough_feelings_to_miss(name: str) -> None:
+    """Their templates name some feelings of their own, which now and then are the right ones."""
+    found = detect([talk(name, person, turns=40) for person in PEOPLE])
+    assert name.removeprefix("attack:") in found.suspects, found.scores
+
+
 def test_the_adviser_is_flagged_for_what_it_is(reports: dict[str, DetectorReport]) -> None:
     """Few templates, and no feeling is ever named: true of it, and nothing else is."""
-    assert set(reports["adviser"].flags) <= {"template_share", "deaf_to_feelings"}
+    assert set(reports["adviser"].flags) == {"template_share", "deaf_to_feelings"}
 
 
 def test_every_attack_kind_has_a_detector() -> None:
@@ -79,6 +97,13 @@ def test_shares_by_hand() -> None:
 
 def test_contact_is_a_shared_word_of_content() -> None:
     assert one("The ovens were yours too.", "Rain again.").scores["no_contact"] == 0.5
+
+
+def test_a_feeling_is_heard_where_it_or_one_close_to_it_is_named() -> None:
+    user = "I'm so ashamed of it."
+    replies = ["Ashamed, in front of them.", "It must feel humiliating.", "You're proud.", "The ovens.", "Go on."]
+    assert one(*replies, user=user).scores["deaf_to_feelings"] == 0.6
+    assert one(*replies, user="He sold it.").scores["deaf_to_feelings"] is None
 
 
 def test_two_people_are_needed_to_tell_what_is_interchangeable() -> None:

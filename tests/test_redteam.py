@@ -8,9 +8,10 @@ import random
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from echo_env.agents.embedded.policies import Silent
 from echo_env.agents.embedded.skilled import phrases
 from echo_env.agents.redteam import attacks as scripted
 from echo_env.agents.redteam.curves import log_points, read_result, regression_of, script_of, searches, sparkline
-from echo_env.agents.redteam.fork import Branch, Unforkable, fork
+from echo_env.agents.redteam.fork import Branch, fork
 from echo_env.agents.redteam.fragments import Breeder, banks, say
 from echo_env.agents.redteam.pools import OPPOSITE, Script, fixed_script, pool, read_script, skilled_replies, whose
 from echo_env.agents.redteam.regression import Regression, read_regression, replay, write_regression
@@ -361,24 +362,57 @@ def test_a_regression_file_survives_the_disk(tmp_path: Path) -> None:
 # --- forks
 
 
-def test_a_fork_shares_what_cannot_change_and_nothing_else() -> None:
-    class Holder:
-        def __init__(self) -> None:
-            self.numbers, self.nested, self.words = [1, 2], {"a": [1], "b": {2}}, frozenset({"x"})
-            self.rnd, self.array = random.Random(5), np.zeros(3)
+class Service:
+    """What a role may hold that is no state."""
 
-    one = Holder()
-    one.rnd.random()
+
+@dataclass
+class State:
+    """What a role knows of a conversation."""
+
+    numbers: list[int]
+    nested: dict[str, Any]
+    pair: tuple[list[int], str]
+    words: frozenset[str]
+    rnd: random.Random
+    array: np.ndarray[Any, Any]
+
+
+class Role:
+    """A judge that holds state, a service and another judge."""
+
+    def __init__(self) -> None:
+        self.state = State([1, 2], {"a": [1], "b": {2}}, ([1], "x"), frozenset({"x"}), random.Random(5), np.zeros(3))
+        self.service, self.lock = Service(), threading.Lock()
+        self.judges = (EmbeddedJudge(),)
+
+    async def judge(self, view: JudgeView) -> None:
+        """Judge nothing."""
+
+
+def test_a_fork_shares_what_is_no_state_and_nothing_else() -> None:
+    one = Role()
+    one.state.rnd.random()
     two = fork(one)
-    assert two.rnd.random() == one.rnd.random()
-    two.numbers.append(3)
-    two.nested["a"].append(9)
-    two.nested["b"].add(9)
-    two.array[0] = 7
-    assert (one.numbers, one.nested, one.array[0]) == ([1, 2], {"a": [1], "b": {2}}, 0)
-    assert two.words is one.words
-    with pytest.raises(Unforkable):
-        fork({"lock": threading.Lock()})
+    assert two.state.rnd.random() == one.state.rnd.random()
+    two.state.numbers.append(3)
+    two.state.nested["a"].append(9)
+    two.state.nested["b"].add(9)
+    two.state.pair[0].append(9)
+    two.state.array[0] = 7
+    assert (one.state.numbers, one.state.nested) == ([1, 2], {"a": [1], "b": {2}})
+    assert (one.state.pair, one.state.array[0]) == (([1], "x"), 0)
+    assert two.state.words is one.state.words
+    assert (two.service, two.lock) == (one.service, one.lock)
+    assert two.judges[0] is not one.judges[0]
+
+
+def test_a_role_may_fork_itself() -> None:
+    class Own(Role):
+        def fork(self) -> str:
+            return "mine"
+
+    assert fork([Own()]) == ["mine"]
 
 
 def test_a_fork_goes_on_as_the_conversation_itself_would() -> None:
@@ -475,11 +509,8 @@ def test_the_curve_rises_to_the_best(found: Searcher) -> None:
 
 
 def test_it_finds_more_than_chance_does(found: Searcher) -> None:
-    """The first pass weighs eight replies a turn; what comes after must beat it."""
     curve = found.result().curve
-    assert len(curve) >= 2
-    one = random.Random(0)
-    breeder = Breeder("plain", one)
+    breeder = Breeder("plain", random.Random(0))
 
     async def blind() -> float:
         branch = await Branch.open(WorldConfig(), get_scenario(IDS[2]), conversation_seed(0, IDS[2]))
@@ -487,7 +518,7 @@ def test_it_finds_more_than_chance_does(found: Searcher) -> None:
             await branch.take(await branch.weigh(say(breeder.draw(), "plain")))
         return branch.earned
 
-    assert max(run_now(blind()) for _ in range(20)) < curve[-1].best
+    assert mean(run_now(blind()) for _ in range(10)) + 0.1 < curve[-1].best
 
 
 def test_unjudged_replies_are_counted_and_never_taken_for_zeros() -> None:

@@ -12,8 +12,19 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from echo_env.agents.embedded.answers import (
+    best_line,
+    family_asked,
+    index_of,
+    is_open,
+    lines_with,
+    name_asked,
+    personal_fact,
+    place_of,
+)
 from echo_env.agents.embedded.appraisal import Appraisal, Moment, appraise
-from echo_env.agents.embedded.language import Reading, lexicon, read, words
+from echo_env.agents.embedded.cues import Fact
+from echo_env.agents.embedded.language import Reading, lexicon, plain, read, words
 from echo_env.profiles import Line, data_root
 from echo_env.roles import ActorProfile, ActorView, chapter_of
 from echo_env.yamlfiles import read_yaml
@@ -24,20 +35,11 @@ NEEDS_TRUST = {
 }  # fmt: skip
 """Trust from which a chapter is told."""
 MAX_SENTENCES = 3
+LEADS = 0.2
+"""How often a person says that there is more before they tell it."""
 
 _ASKS = re.compile(
     r"\b(what (should|can|do|would) (i|you) do\b|any (advice|ideas)|how (do|can|should) i\b|help me)", re.IGNORECASE
-)
-_PERSONAL = (
-    ("age", re.compile(r"\bhow old\b|\byour age\b")),
-    ("name", re.compile(r"\bwhat('s| is) your (first )?name\b|\bwhat (should|can|may|do) (i|people|they) call you\b")),
-    (
-        "job",
-        re.compile(
-            r"\bwhat('s| is) your (job|work|profession|trade)\b|\bwhat do you do( for (a living|work))?\s*\?"
-            r"|\bdo for a living\b|\bwhat (kind|sort|line) of work\b"
-        ),
-    ),
 )
 
 
@@ -47,6 +49,18 @@ def voice(language: str, register: str) -> dict[str, tuple[str, ...]]:
     data = read_yaml(data_root() / "voices" / f"{language}.yaml")
     own, shared = data.get(register, {}), data["any"]
     return {kind: (*own.get(kind, ()), *shared.get(kind, ())) for kind in {*own, *shared}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a person says to a direct question."""
+
+    parts: list[str]
+    whole: bool = False
+    """Whether it is all that they say: a fact needs no word about the question."""
+    declines: bool = False
+    repeats: bool = False
+    """Whether it only points to what was told."""
 
 
 @dataclass(slots=True)
@@ -72,7 +86,7 @@ class EmbeddedActor:
         seed: Seed of the conversation; the same seed, profile and replies give the same messages.
     """
 
-    id = "embedded-1"
+    id = "embedded-2"
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(f"actor:{seed}")
@@ -82,6 +96,7 @@ class EmbeddedActor:
         self._used: dict[str, list[str]] = {}
         self._last = ""
         self._dwelt = 0
+        self._answered: set[Fact] = set()
         self._language = "en"
 
     async def speak(self, view: ActorView) -> str:
@@ -106,6 +121,7 @@ class EmbeddedActor:
             feelings=frozenset(heart.feelings),
             relations=_relations(profile),
             earlier=frozenset(self._companion),
+            story=_story(profile),
             wants_advice=profile.wants_help or bool(_ASKS.search(self._last)),
             language=profile.language,
         )
@@ -113,7 +129,7 @@ class EmbeddedActor:
         _move(heart, profile, appraisal)
         if appraisal.warmth > 0:
             taken_up = read(reply[:4000], profile.language).content
-            contents = _contents(profile)
+            contents = index_of(profile).contents
             for item in [i for i in heart.unheard if len(taken_up & contents[i]) >= 2]:
                 del heart.unheard[item]
         self._companion.update([s.text.lower() for s in read(reply[:4000], profile.language).sentences])
@@ -123,11 +139,14 @@ class EmbeddedActor:
         profile, cue = view.profile, view.cue
         if cue.act in ("close", "leave"):
             return [self._closing(profile) if cue.act == "close" else self._pick(profile, "leave")]
+        answer = self._answer(view, heart, a.question) if a.question is not None and _may_answer(a) else None
+        if answer is not None and answer.whole:
+            return answer.parts
+        if answer is not None and answer.declines and a.kind == "asked":
+            return [self._pick(profile, "fair"), *answer.parts]
         parts = [self._reaction(profile, heart, a)]
-        if a.question is not None and (a.warmth >= 0 or a.kind == "repeated"):
-            answer = self._answer(view, heart, a.question)
-            if answer:
-                return [*parts[:1], *answer] if a.kind != "asked" else answer
+        if answer is not None and not (answer.repeats and a.kind in ("heard", "understood")):
+            return [*parts, *self._fitting(view, heart, a, parts, answer)]
         if cue.act == "hint" and a.kind not in ("silence", "noise"):
             asks = [(i, s) for i, s in _hopes(profile) if i in cue.lines and i not in heart.hinted]
             if asks:
@@ -137,15 +156,23 @@ class EmbeddedActor:
         if back and len(back) == len(cue.lines) and a.warmth > -0.3:
             return [*parts, self._dwell(profile, heart, back)]
         holds_back = cue.act == "hold" or a.warmth <= -0.3
-        lines = [] if holds_back else self._next_lines(view, heart, 2 if heart.trust > 0.3 and a.warmth > 0.3 else 1)
+        trusting = heart.trust > 0.3 and a.warmth > 0.3 and _size(parts) <= 1
+        lines = [] if holds_back else self._next_lines(view, heart, 2 if trusting else 1)
         if not lines:
             return [*parts, self._dwell(profile, heart)]
         told = [self._tell(heart, item, line) for item, line in lines]
-        room = MAX_SENTENCES - _size(told)
-        if parts[0]:
-            return [*(p for p in parts if _size([p]) <= room), *told]
-        lead = [self._pick(profile, "lead")] if cue.act == "tell" and len(lines) == 1 and room else []
-        return [*lead, *told]
+        leads = cue.act == "tell" and len(lines) == 1 and _size(parts) == 1 and self._random.random() < LEADS
+        return [*parts, *([self._pick(profile, "lead")] if leads else []), *told]
+
+    def _fitting(self, view: ActorView, heart: _Heart, a: Appraisal, parts: list[str], answer: _Answer) -> list[str]:
+        """What of an answer goes with a reaction, and the next line where somebody who is trusted has asked."""
+        said = answer.parts
+        if _size([*parts, said[0]]) + len(said) - 1 > MAX_SENTENCES:
+            said = said[1:] or said
+        if answer.declines or heart.trust <= 0.3 or a.warmth <= 0 or view.cue.act == "hold":
+            return said
+        more = self._next_lines(view, heart, 1) if _size([*parts, *said]) < MAX_SENTENCES else []
+        return [*said, *(self._tell(heart, item, line) for item, line in more)]
 
     def _tell(self, heart: _Heart, item: str, line: Line) -> str:
         heart.told[item] = line
@@ -155,9 +182,6 @@ class EmbeddedActor:
         return line.say
 
     def _reaction(self, profile: ActorProfile, heart: _Heart, a: Appraisal) -> str:
-        quiet = {"heard": 0.45, "asked": 0.6, "hollow": 0.3, "understood": 0.2}.get(a.kind, 0.0)
-        if self._random.random() < quiet:
-            return ""
         kind = "advised_welcome" if a.kind == "advised" and a.warmth > 0.2 else a.kind
         return self._pick(profile, kind, feeling=a.detail, relation=a.detail)
 
@@ -174,23 +198,54 @@ class EmbeddedActor:
             chosen.pop()
         return chosen
 
-    def _answer(self, view: ActorView, heart: _Heart, question: Reading) -> list[str]:
-        """Answer a direct question: a fact about the person, a line of the story, or an open dodge."""
+    def _answer(self, view: ActorView, heart: _Heart, question: Reading) -> _Answer | None:
+        """Answer a direct question: a fact about the person, a line of the story, an open dodge; None: just go on."""
         profile = view.profile
-        asked = question.text.lower()
-        for kind, pattern in _PERSONAL:
-            if pattern.search(asked):
-                p = profile.persona
-                return [self._pick(profile, kind, age=str(p.age), job=_with_article(p.job), name=p.name.split()[0])]
-        best = _best_match(profile, question)
-        if best is None:
-            return []
-        item, line = best
+        asked = plain(question.text)
+        fact = personal_fact(asked)
+        if fact is not None:
+            return _Answer(self._fact(view, heart, fact, asked), whole=True)
+        name = name_asked(question)
+        found = lines_with(profile, name) if name else []
+        if found:
+            item, line = next((il for il in found if il[0] not in heart.told), found[0])
+            return self._told_or_tell(profile, heart, item, line, name)
+        if not question.content:
+            return None
+        best = best_line(profile, question, heart.told)
+        if best.sure:
+            return self._told_or_tell(profile, heart, best.item, best.line, "")
+        if is_open(asked):
+            return None
+        guess = best.item not in heart.told and heart.trust >= NEEDS_TRUST[chapter_of(best.item)]
+        lines = [(best.item, best.line)] if guess else self._next_lines(view, heart, 1)
+        return _Answer(
+            [self._pick(profile, "unknown"), *(self._tell(heart, i, line) for i, line in lines)], declines=True
+        )
+
+    def _told_or_tell(self, profile: ActorProfile, heart: _Heart, item: str, line: Line, name: str) -> _Answer:
+        """Point to a line that was told, tell it, or decline where trust does not reach so far."""
         if item in heart.told:
-            return []
+            kind = "told_of" if name else "told_before"
+            return _Answer([self._pick(profile, kind, about=_own(line.about), name=name)], repeats=True)
         if heart.trust < NEEDS_TRUST[chapter_of(item)] - 0.15:
-            return [self._pick(profile, "dodge")]
-        return [self._tell(heart, item, line)]
+            return _Answer([self._pick(profile, "dodge")], declines=True)
+        return _Answer([self._tell(heart, item, line)])
+
+    def _fact(self, view: ActorView, heart: _Heart, fact: Fact, asked: str) -> list[str]:
+        """Say a fact about the person; the second time, that they have said it, and then what is on their mind."""
+        p = view.profile.persona
+        value = {
+            "age": str(p.age),
+            "job": _with_article(p.job),
+            "name": p.name.split()[0],
+            "place": place_of(p.job),
+            "family": family_asked(view.profile, asked) if fact == "family" else "",
+        }[fact]
+        again = fact in self._answered
+        self._answered.add(fact)
+        said = self._pick(view.profile, ("again" if again else fact) if value else "dodge", fact=value)
+        return [said, self._dwell(view.profile, heart)] if again else [said]
 
     def _dwell(self, profile: ActorProfile, heart: _Heart, back: tuple[str, ...] = ()) -> str:
         """Come back to the given lines, else to what nobody took up; where all was, to anything that was told."""
@@ -220,10 +275,8 @@ class EmbeddedActor:
         return phrase[:1].upper() + phrase[1:]
 
     def _say(self, parts: list[str]) -> str:
-        """Join the parts to a message that was not said before; the reaction gives way where there is no room."""
+        """Join the parts to a message that was not said before."""
         kept = [p for p in parts if p]
-        while len(kept) > 1 and _size(kept) > MAX_SENTENCES:
-            kept.pop(0)
         message = " ".join(kept)
         while message in self._said:
             message = self._reword(message)
@@ -241,7 +294,7 @@ _OPENERS = ("Well,", "Anyway,", "So,", "As I said,", "Still,", "Honestly,", "Aga
 
 
 def _size(parts: list[str]) -> int:
-    return sum([max(1, len(read(p).sentences)) for p in parts])
+    return sum([max(1, len(read(p).sentences)) for p in parts if p])
 
 
 def _first_heart(profile: ActorProfile) -> _Heart:
@@ -274,15 +327,13 @@ def _relations(profile: ActorProfile) -> frozenset[str]:
 
 
 @lru_cache(maxsize=1024)
-def _contents(profile: ActorProfile) -> dict[str, frozenset[str]]:
-    return {i: read(line.say, profile.language).content for i, line in profile.lines}
+def _story(profile: ActorProfile) -> frozenset[str]:
+    return frozenset().union(*index_of(profile).contents.values())
 
 
-def _best_match(profile: ActorProfile, question: Reading) -> tuple[str, Line] | None:
-    """The line that a question asks for: most shared content words, told ones included."""
-    contents = _contents(profile)
-    item, line = max(profile.lines, key=lambda il: len(question.content & contents[il[0]]))
-    return (item, line) if question.content & contents[item] else None
+def _may_answer(a: Appraisal) -> bool:
+    """A person who is hurt answers nothing."""
+    return a.warmth > -0.5 and a.kind not in ("silence", "noise", "misread", "advised", "parroted")
 
 
 def _own(about: str) -> str:

@@ -2,8 +2,7 @@
 
 Echo-N1 section 4.3.2: first evidence, then behavioural anchors, then numbers by fixed rules. The anchors are data
 (`sim_profiles/rubrics/`). Which act a sentence performs is told by a ridge regression, fitted at load on the rubric's
-own examples, from three kinds of features: its vectors (of the parts that the encoder's scale names), its common turns
-of phrase, and the anchors' cues.
+own examples, from its vector, its common turns of phrase, and the anchors' cues.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from echo_env.errors import ScenarioError
 from echo_env.rubrics import read_rubric, rubric_path
 from echo_env.types import Axis, Record
 
-FALSE_ALARMS = {"prog": 0.08, "neg": 0.01}
+FALSE_ALARMS = {"prog": 0.14, "neg": 0.01}
 """Share of the rubric's other sentences that may pass for an act, by direction. Generous for good acts, which count
 only where they meet a thing of their kind; strict for harm, where doubt speaks for the reply, and for advice."""
 HARM_ALARMS = 0.02
@@ -34,7 +33,7 @@ HARM_ALARMS = 0.02
 CUE_WEIGHT = 0.5
 """Size of a cue among the features, beside a vector of length 1."""
 RIDGE = 4.0
-TURNS = 800
+TURNS = 600
 """How many turns of phrase are features: the commonest of the rubric."""
 
 
@@ -49,6 +48,8 @@ class Anchor(Record):
     grounding: Literal["story", "feeling", "belief", "strength", "wish", "none"] = "none"
     looks_like: str
     cues: tuple[str, ...] = ()
+    denied_by: tuple[str, ...] = ()
+    """Patterns of a sentence that denies the act; idioms such as "no wonder" deny nothing."""
     for_: Annotated[tuple[str, ...], Field(alias="for")]
     against: tuple[str, ...] = ()
 
@@ -191,9 +192,11 @@ class Reader:
     turns: dict[str, int]
     """Common turns of phrase, numbered."""
     weights: Vec
-    """Shape (features, acts): of the dense features, then of the turns of phrase."""
+    """Shape (features, acts): the vector's dimensions, a constant, the cues, the turns of phrase."""
     thresholds: tuple[float, ...]
     """Least score for each act to be shown."""
+    denials: dict[str, re.Pattern[str]]
+    """What denies an act, by anchor."""
     harm_least: float
     """Least sum of the scores of all harms for the likeliest of them to be shown."""
     encoder: Encoder
@@ -209,38 +212,45 @@ class Reader:
         Returns:
             Anchor id -> score.
         """
-        dense, turns, cued = self._features(text, blanked)
-        scores = dense @ self.weights[: len(dense)]
-        if turns:
-            scores += self.weights[turns].sum(axis=0) / math.sqrt(len(turns))
-        return self._decided(scores.tolist(), cued, _DISOWNED.match(plain(text)) is not None)
+        lowered = plain(text)
+        vector, rows, sizes, cued = self._features(lowered, blanked)
+        scores = vector @ self.weights[: len(vector)] + sizes @ self.weights.take(rows, axis=0)
+        found = self._decided(scores.tolist(), cued, _DISOWNED.match(lowered) is not None)
+        return {act: score for act, score in found.items() if not self.denied(act, lowered)}
+
+    def denied(self, act: str, lowered: str) -> bool:
+        """Whether a lower-cased sentence denies an act."""
+        pattern = self.denials.get(act)
+        return pattern is not None and pattern.search(lowered) is not None
 
     def _decided(self, scores: list[float], cued: set[int], disowned: bool) -> dict[str, float]:
-        found = {}
+        found, harm, likeliest, most = {}, 0.0, "", 0.0
         for k, (anchor, score, least) in enumerate(zip(self.acts, scores, self.thresholds, strict=True)):
+            if anchor.level < 0:
+                harm += score
+                if score > most:
+                    likeliest, most = anchor.id, score
             if k in cued:
                 least = min(self.scale.cued_least, least)
-            elif disowned and can_hurt(anchor) and anchor.axis != "C":
+            elif score < least or (disowned and can_hurt(anchor) and anchor.axis != "C"):
                 continue
             if score >= least:
                 found[anchor.id] = score
-        harms = {a.id: score for a, score in zip(self.acts, scores, strict=True) if a.level < 0}
-        if harms and not disowned and sum(harms.values()) >= self.harm_least and harms.keys().isdisjoint(found):
-            likeliest = max(harms, key=lambda anchor: harms[anchor])
-            found[likeliest] = harms[likeliest]
+        if harm >= self.harm_least and likeliest and not disowned:
+            found.setdefault(likeliest, most)
         return found
 
-    def _features(self, text: str, blanked: list[str]) -> tuple[Vec, list[int], set[int]]:
-        """Return the dense features, the rows of the turns of phrase, and the cued acts."""
-        kept = [w for w in blanked if w != "_"]
-        cued = self.cues.found(plain(text))
-        question = text.rstrip().endswith("?")
-        tail = [CUE_WEIGHT if k in cued else 0.0 for k in range(len(self.acts))]
-        tail += [0.5 if question else 0.0, 0.3 if "you" in kept else 0.0, 0.3]
-        vectors = self.encoder.spans(kept, self.scale.spans)
-        parts = [weight * v for v, weight in zip(vectors, self.scale.weights, strict=True)]
-        dense = np.concatenate([*parts, np.array(tail, dtype=np.float32)])
-        return dense, [self.turns[t] for t in turns_of_phrase(blanked, question) if t in self.turns], cued
+    def _features(self, lowered: str, blanked: list[str]) -> tuple[Vec, list[int], Vec, set[int]]:
+        """Return the sentence's vector; the rows and sizes of its other features; and the cued acts."""
+        cued = self.cues.found(lowered)
+        question = lowered.rstrip().endswith("?")
+        turns = [self.turns[t] for t in turns_of_phrase(blanked, question) if t in self.turns]
+        constant = self.encoder.dim
+        rows = [constant, *[constant + 1 + k for k in cued], *turns]
+        sizes = np.full(len(rows), CUE_WEIGHT, dtype=np.float32)
+        if turns:
+            sizes[-len(turns) :] = 1.0 / math.sqrt(len(turns))
+        return self.encoder.encode([w for w in blanked if w != "_"]), rows, sizes, cued
 
 
 def turns_of_phrase(blanked: list[str], question: bool) -> set[str]:
@@ -286,17 +296,16 @@ def fit(found: Rubric, encoder: str = "wordllama") -> Fit:
     examples = _examples(found, acts)
     x, blank = _matrix(acts, [text for text, _ in examples], speaker, scale)
     y = np.array([[1.0 if a.id == owner else 0.0 for a in acts] for _, owner in examples], dtype=np.float32)
-    covariance = x.T @ x + RIDGE * np.eye(x.shape[1], dtype=np.float32)
-    sample = slice(None, None, scale.sampled)
-    solved = np.linalg.solve(covariance, np.concatenate([x.T @ y, x[sample].T], axis=1))
-    weights, leverage = solved[:, : len(acts)], np.einsum("ij,ji->i", x[sample], solved[:, len(acts) :])[:, None]
-    y = y[sample]
-    unseen = (x[sample] @ weights - leverage * y) / (1.0 - leverage)
+    inverse = np.linalg.inv(x.T @ x + RIDGE * np.eye(x.shape[1], dtype=np.float32))
+    weights: Vec = inverse @ (x.T @ y)
+    x, y = x[:: scale.sampled], y[:: scale.sampled]
+    leverage = np.einsum("ij,ij->i", x @ inverse, x)[:, None]
+    unseen = (x @ weights - leverage * y) / (1.0 - leverage)
     thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k], scale.harm_least) for k, a in enumerate(acts))
     harms = [k for k, a in enumerate(acts) if a.level < 0]
     harm_least = float(np.quantile(unseen[:, harms].sum(axis=1)[~y[:, harms].any(axis=1)], 1.0 - HARM_ALARMS))
-    packed: Vec = np.ascontiguousarray(weights)
-    found_reader = Reader(acts, blank.cues, blank.turns, packed, thresholds, harm_least, speaker, scale)
+    denials = {a.id: re.compile("|".join(a.denied_by)) for a in acts if a.denied_by}
+    found_reader = Reader(acts, blank.cues, blank.turns, weights, thresholds, denials, harm_least, speaker, scale)
     return Fit(found_reader, y > 0, unseen)
 
 
@@ -304,14 +313,14 @@ def _matrix(acts: tuple[Anchor, ...], texts: list[str], speaker: Encoder, scale:
     """Return the features of a rubric's examples, and a reader without weights that makes them."""
     said = [spoken(text) for text in texts]
     counts = Counter(t for s, text in zip(said, texts, strict=True) for t in turns_of_phrase(s, text.endswith("?")))
-    first = len(scale.spans) * speaker.dim + len(acts) + 3
+    first = speaker.dim + 1 + len(acts)
     turns = {t: first + k for k, (t, _) in enumerate(counts.most_common(TURNS))}
     speaker.encode_all([[w for w in words if w != "_"] for words in said])  # at once, for encoders that remember
-    blank = Reader(acts, Cues(acts), turns, np.zeros((0, 0), dtype=np.float32), (), 0.0, speaker, scale)
+    blank = Reader(acts, Cues(acts), turns, np.zeros((0, 0), dtype=np.float32), (), {}, 0.0, speaker, scale)
     x = np.zeros((len(texts), first + len(turns)), dtype=np.float32)
     for row, blanked, text in zip(x, said, texts, strict=True):
-        row[:first], found, _ = blank._features(re.sub(r"[{}]", "", text), blanked)
-        row[found] = 1.0 / math.sqrt(max(1, len(found)))
+        row[: speaker.dim], rows, sizes, _ = blank._features(re.sub(r"[{}]", "", plain(text)), blanked)
+        row[rows] = sizes
     return x, blank
 
 

@@ -1,7 +1,8 @@
 """How the embedded person takes a reply: their own reading of it, never the judge's.
 
-A person notices whether they were answered, heard, advised, lectured, blamed or misread. This is cruder than the
-judge's reading and differs from it on purpose: someone may feel heard by what a judge finds empty.
+A person notices whether they were answered, heard, advised, lectured, blamed, mocked, waved aside or misread: by a few
+plain cues first, then by the manner of the reply (`manner.py`) together with how much of their own it takes up. This is
+cruder than the judge's reading and differs from it on purpose: someone may feel heard by what a judge finds empty.
 """
 
 from __future__ import annotations
@@ -10,32 +11,21 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from echo_env.agents.embedded.language import Reading, plain, read, voiced_feelings, words
+from echo_env.agents.embedded.answers import personal_fact
+from echo_env.agents.embedded.cues import cue
+from echo_env.agents.embedded.language import Reading, Sentence, plain, read, voiced_feelings, words
+from echo_env.agents.embedded.manner import manner
 from echo_env.profiles import CLUSTER_OF
 
 Kind = Literal[
-    "silence", "noise", "repeated", "blamed", "lectured", "advised", "misread", "wrong_feeling", "parroted",
-    "understood", "heard", "asked", "hollow",
+    "silence", "noise", "repeated", "blamed", "mocked", "dismissed", "ignored", "lectured", "advised", "misread",
+    "wrong_feeling", "parroted", "understood", "heard", "asked", "kindly", "hollow",
 ]  # fmt: skip
 
-_BLAME = re.compile(
-    r"\byou('re| are|r)? (just |only |simply )*(overreact\w*|too sensitive|pathetic|ridiculous|so dramatic|being \w+)"
-    r"|\b(is|was|'s|all|clearly) your (own )?fault|\b(get over it|snap out|grow up|bright side|could be worse)\b"
-    r"|\bworse off\b|\bbig deal\b|\bstop (crying|whining|complaining)\b|\b(move on|calm down|at least you)\b"
-)
 _DENIED = re.compile(
     r"(\bnot|n't|\bnever|\bno)( \w+){0,3} $|\b(say|says|said|tell|tells|told|think|thinks|call|calls) $"
 )
 """Before a word of blame: it is denied, or put in other people's mouths."""
-_LECTURE = re.compile(
-    r"\b(you (must|need to|have to|ought to) (learn|accept|understand|reali[sz]e|remember|forgive|let|focus|be|stop)"
-    r"|life is about|happiness (is|comes)|the key (is|to)|it('s| is) important to|(research|studies) (shows?|says?)"
-    r"|gratitude|take responsibility|always remember|mindset)"
-)
-_ADVICE = re.compile(
-    r"\b(you (should|could try|might want to|need to|ought to)|have you (tried|considered|thought about)|why don't you"
-    r"|i('d)? (suggest|recommend|advise)|try (to|and|\w+ing)|make a (list|plan)|how about|it (may|might) help to)\b"
-)
 _SORRY = re.compile(r"\bsorry\b|\bhere for you\b|\bnot alone\b|\bhug")
 
 
@@ -49,7 +39,7 @@ class Appraisal:
     detail: str = ""
     """The word that was wrong, for "misread" and "wrong_feeling"."""
     question: Reading | None = None
-    """The question in it, if any."""
+    """The direct question in it, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +56,8 @@ class Moment:
     """The people in their life."""
     earlier: frozenset[str]
     """Sentences that the companion has said before, lower case."""
+    story: frozenset[str]
+    """Content stems of their whole story, told or not."""
     wants_advice: bool
     """Whether they look for help with doing."""
     language: str = "en"
@@ -74,47 +66,127 @@ class Moment:
 def appraise(reply: str, moment: Moment) -> Appraisal:
     """Take in a reply."""
     reading = read(reply[:4000], moment.language)
-    asked = [s for s in reading.sentences if s.question]
+    asked = [s for s in reading.sentences if _asks(s)]
     question = Reading.of(asked[-1].text, (asked[-1],)) if asked else None
-    kind, warmth, detail = _take(reading, reply, moment)
+    kind, warmth, detail = _take(reading, reply, moment, question)
     return Appraisal(kind, warmth, detail, question)
 
 
-def _take(reading: Reading, reply: str, moment: Moment) -> tuple[Kind, float, str]:
-    lowered = plain(reply)
+def _asks(sentence: Sentence) -> bool:
+    if sentence.question:
+        return cue("tag").search(plain(sentence.text)) is None
+    return not _REQUESTING.isdisjoint(sentence.words) and cue("request").search(plain(sentence.text)) is not None
+
+
+_REQUESTING = frozenset({"tell", "say", "describe", "explain"})
+
+
+def _take(reading: Reading, reply: str, moment: Moment, question: Reading | None) -> tuple[Kind, float, str]:
     tokens = reading.words
     if not tokens:
         return ("noise" if reply.strip() else "silence"), -0.3, ""
     if len(tokens) >= 8 and sum(len(s.telling) for s in reading.sentences) > 0.85 * len(tokens):
         return "noise", -0.3, ""
-    blame = _BLAME.search(lowered)
+    lowered = plain(reply)
+    blame = cue("blame").search(lowered)
     if blame and not _DENIED.search(lowered[: blame.start()]):
         return "blamed", -0.9, ""
-    if _LECTURE.search(lowered):
+    if cue("lecture").search(lowered):
         return "lectured", -0.6, ""
     if any(s.text.lower() in moment.earlier for s in reading.sentences if len(s.words) >= 4):
         return "repeated", -0.4, ""
     strangers = sorted(r for s in reading.sentences for r in s.relations - moment.relations)
     if strangers:
         return "misread", -0.35, strangers[0]
+    if _copies(reading, moment.last):
+        return "parroted", -0.2, ""
+    if question is not None and personal_fact(plain(question.text)) and len(reading.sentences) <= 2:
+        return "asked", 0.15, ""
+    return _sense(reading, lowered, moment)
+
+
+GROUNDED = (1.0, 2.3)
+"""What a reply gains by one word of the person's own, and by two or more."""
+NAMED = 1.6
+"""What it gains by naming what they feel, or something near it."""
+MANNER = 2.3
+"""Weight of its manner."""
+ENOUGH = 1.2
+"""What makes a reply welcome. These were fitted, and rounded, on labelled replies."""
+WRONG_LIGHT = 1.0
+"""What it loses by naming joy, pride or relief where there is none."""
+SLIGHTED = 1.5
+"""What a phrase takes away that waves aside or makes fun."""
+OFFHAND = 0.9
+"""What it loses by speaking offhand."""
+BESIDE = 0.7
+"""What it gains by a speaker who puts themselves beside the person."""
+COLD_ASKING, CURT_ASKING = -0.8, -0.4
+"""Manner below which a mere question is taken ill: one about the person's story, and any other."""
+
+
+def _sense(reading: Reading, lowered: str, moment: Moment) -> tuple[Kind, float, str]:
+    """Weigh manner, ground and feelings of a reply that no plain cue has settled."""
     echoed = reading.content & read(moment.last, moment.language).content
     known = reading.content & moment.told
     named = reading.feelings
-    if named & (moment.feelings | voiced_feelings(moment.last, moment.language)) and len(named) <= 2:
-        return "understood", 1.0 if known else 0.5, ""
     near = {CLUSTER_OF[f] for f in named} & {CLUSTER_OF[f] for f in moment.feelings}
-    if _ADVICE.search(lowered):
-        return "advised", (0.25 if moment.wants_advice else -0.25) + (0.1 if known else -0.1), ""
-    if named and not near and len(named) <= 2 and not any(s.question for s in reading.sentences):
-        return "wrong_feeling", -0.15, sorted(named)[0]
-    if _copies(reading, moment.last):
-        return "parroted", -0.2, ""
+    exact = named & (moment.feelings | voiced_feelings(moment.last, moment.language))
+    reader = manner(moment.language)
+    heard = reader.hear(reading.sentences, moment.story)
+    slighted = cue("slight").search(lowered) is not None
+    advises = cue("advice").search(lowered) is not None
+    offhand = cue("offhand").search(lowered) is not None
+    ill = COLD_ASKING if reading.content & moment.story else CURT_ASKING
+    if not (slighted or advises or offhand) and heard.warmth > ill and all(_asks(s) for s in reading.sentences):
+        return "asked", 0.35 if known else 0.15, ""
+    welcome = MANNER * heard.warmth
+    if known:
+        welcome += GROUNDED[min(len(known), 2) - 1]
+    if near or exact:
+        welcome += NAMED
+    elif named and all(CLUSTER_OF[f] == "bright" for f in named):
+        welcome -= WRONG_LIGHT
+    if slighted:
+        welcome -= SLIGHTED
+    if offhand:
+        welcome -= OFFHAND
+    if cue("beside").search(lowered):
+        welcome += BESIDE
+    advice = (0.25 if moment.wants_advice else -0.25) + (0.1 if known else -0.1)
+    if welcome < ENOUGH:
+        if named and not near and not exact and len(named) <= 2 and not any(s.question for s in reading.sentences):
+            return "wrong_feeling", -0.15, sorted(named)[0]
+        if advises and not slighted:
+            return "advised", advice, ""
+        return _cold(reader.coldest(heard), welcome, advice, lowered)
+    if exact and len(named) <= 2:
+        return "understood", 1.0 if known else 0.5, ""
+    if advises:
+        return "advised", advice, ""
     if len(echoed) >= 2 or (echoed and near) or (len(known) >= 2 and near):
         return "heard", 0.6, ""
     if any(s.question for s in reading.sentences):
         return "asked", 0.35 if known else 0.15, ""
-    if echoed or len(known) >= 2:
-        return "heard", 0.4, ""
+    return ("heard", 0.4, "") if known else ("kindly", 0.05, "")
+
+
+_WARMTH: dict[str, tuple[Kind, float]] = {
+    "blamed": ("blamed", -0.9),
+    "mocked": ("mocked", -0.7),
+    "dismissed": ("dismissed", -0.5),
+    "lectured": ("lectured", -0.6),
+    "ignored": ("ignored", -0.25),
+}
+
+
+def _cold(nearest: str, welcome: float, advice: float, lowered: str) -> tuple[Kind, float, str]:
+    if welcome < ENOUGH / 2:
+        if nearest == "advised":
+            return "advised", advice, ""
+        if nearest in _WARMTH:
+            kind, warmth = _WARMTH[nearest]
+            return kind, warmth, ""
     return "hollow", -0.05 if _SORRY.search(lowered) else -0.15, ""
 
 

@@ -35,11 +35,7 @@ class Scale:
     """Least score of harm that no cue points at."""
     cued_least: float
     """Score that is enough where one of the act's cues occurs."""
-    spans: tuple[slice, ...] = (slice(None), slice(3))
-    """Parts of a sentence that tell an act: all of it and, where vectors know no order, its opening."""
-    weights: tuple[float, ...] = (1.0, 0.7)
-    """How much each part weighs."""
-    sampled: int = 3
+    sampled: int = 2
     """One in so many of a rubric's examples is scored as if left out, to set the thresholds."""
 
 
@@ -65,16 +61,7 @@ class Encoder(Protocol):
 
 SCALES: dict[str, Scale] = {
     "wordllama": Scale(alike=0.5, hurts=0.62, surely_hurts=0.85, harm_least=0.2, cued_least=0.15),
-    "minilm": Scale(
-        alike=0.518,
-        hurts=0.573,
-        surely_hurts=0.838,
-        harm_least=0.206,
-        cued_least=0.148,
-        spans=(slice(None),),
-        weights=(1.0,),
-        sampled=1,
-    ),
+    "minilm": Scale(alike=0.518, hurts=0.573, surely_hurts=0.838, harm_least=0.209, cued_least=0.153, sampled=1),
 }
 
 

@@ -22,7 +22,10 @@ from echo_env.types import AXES, Axis, Evidence, Judgement, Levels
 MAX_WORDS = 160
 """Words of a reply that are judged; a longer one leaves the person no room and says so in its judgement."""
 HEARD = {"low": 2, "high": 4}
-"""Inferred trust from which a person of that empathy threshold takes a new view, a step or advice."""
+"""Inferred trust from which a person of that empathy threshold takes the deeper act on the axis of their first need: a
+new view, room for what they did not say, a step or advice."""
+LATER, GUARDED = 2, 2
+"""How much more trust it takes for each need that comes before, and for somebody defensive."""
 FEW_FUNCTION_WORDS = 0.18
 """A text of eight or more words with a smaller share of function words is a heap of words, not speech."""
 
@@ -94,9 +97,11 @@ class _Bench:
     def first(self) -> Axis:
         return self.profile.needs[0].axis
 
-    @property
-    def heard(self) -> bool:
-        return self.ledger.trust >= HEARD[self.profile.threshold]
+    def heard(self, axis: Axis) -> bool:
+        """Whether the person takes the deeper act on an axis: what they came for first, the rest with growing trust."""
+        rank = [need.axis for need in self.profile.needs].index(axis)
+        guarded = self.profile.persona.defensiveness == "high"
+        return self.ledger.trust >= HEARD[self.profile.threshold] + LATER * rank + GUARDED * guarded
 
 
 class EmbeddedJudge:
@@ -325,7 +330,7 @@ def _find_feeling(bench: _Bench, said: _Said) -> None:
             bench.add("A.neg.1.mismatch", said.sentence.text, reason=f"what shows is {things[about[0]].feeling}")
     elif "A.prog.1.validates" in said.acts:
         for i in about:
-            if things[i].shown and i in said.own and bench.heard:
+            if things[i].shown and i in said.own and bench.heard("A"):
                 bench.offer("A.prog.2.unspoken", said, i, "makes room for what was shown, not said")
             else:
                 bench.offer("A.prog.1.validates", said, i)
@@ -339,7 +344,7 @@ def _find_empowerment(bench: _Bench, said: _Said) -> None:
     for i in able:
         wish = things[i].kind == "wish"
         if wish and i in said.own and "P.prog.2.empowers" in said.acts:
-            if bench.heard:
+            if bench.heard("P"):
                 bench.offer("P.prog.2.empowers", said, i)
             else:
                 bench.offer("P.prog.1.affirms", said, i, "a step before being heard")
@@ -350,7 +355,7 @@ def _find_empowerment(bench: _Bench, said: _Said) -> None:
 
 def _judge_advice(bench: _Bench, said: _Said, able: list[int]) -> None:
     """Judge advice: welcome where it was asked for, or to a P-first person who has been heard; else it may rush."""
-    if bench.asked or (bench.first == "P" and bench.heard):
+    if bench.asked or (bench.first == "P" and bench.heard("P")):
         for i in able:
             bench.offer("P.prog.1.advises", said, i)
     elif bench.first == "A":
@@ -361,7 +366,7 @@ def _find_view(bench: _Bench, said: _Said) -> None:
     things = bench.ledger.story.things
     if "C.prog.2.reframes" in said.acts:
         for i in said.own:
-            if things[i].kind == "belief" and bench.heard:
+            if things[i].kind == "belief" and bench.heard("C"):
                 bench.offer("C.prog.2.reframes", said, i)
             elif things[i].kind == "belief":
                 bench.offer("C.prog.1.reflects", said, i, "a new view before being heard")

@@ -288,8 +288,8 @@ class Ledger:
         return self.barren >= ABSENT_AFTER and any(self._waiting(axis, since) for axis in AXES)
 
     def _waiting(self, axis: Axis, since: int) -> int:
-        """Count the things told after a turn that ask for an answer on an axis and have had none."""
-        open_ones = [i for i, turn in self.told.items() if turn > since and self.open_on(i, axis)]
+        """Count the things told after a turn, or raised again just now, that ask for an answer on an axis in vain."""
+        open_ones = [i for i, turn in self.told.items() if (turn > since or i in self.raised) and self.open_on(i, axis)]
         return sum(_bids(self.story.things[i], axis) for i in open_ones)
 
     def answer(self, acts: set[str]) -> None:

@@ -25,7 +25,7 @@ SURE = 0.55
 """Confidence from which `skilled` puts an unspoken feeling into words; below it, it lets the feeling be."""
 BELIEF, WISH = 0.35, 0.35
 """Certainty from which a sentence is answered as a belief, as a wish."""
-STRENGTH = 0.3
+STRENGTH = 0.2
 """Certainty from which a sentence is answered as a strength."""
 STIRRED = 0.45
 """Score from which a sentence that names no feeling is answered as one that holds some."""

@@ -58,7 +58,7 @@ def searches(
             search for several.
 
     Raises:
-        ConfigError: A name is unknown, or the roles cannot be copied.
+        ConfigError: A name is unknown.
         RecordError: A result is there and neither flag was given, or it is of another search.
     """
     waiting = []

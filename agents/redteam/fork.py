@@ -1,8 +1,9 @@
 """Conversations that fork: one more line of play from the same point, without playing the way there again.
 
-Judging is what costs; a fork copies the state of the roles and judges nothing. Embedded roles are copied attribute by
-attribute, immutable parts shared. A judge that cannot be copied (a client of a remote model) is shared: it is asked by
-views, which hold the whole conversation.
+Judging is what costs; a fork copies the state of the roles and judges nothing. State is what roles hold in plain
+containers, in dataclasses that are not frozen, and in other roles. Anything else that they hold, an encoder, a gate or
+the client of a remote model, is a service that conversations share. A role that keeps other state gives a method
+`fork()`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import enum
 import random
 import re
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar, cast
@@ -21,7 +22,6 @@ from typing import TypeVar, cast
 import numpy as np
 
 from echo_env.build import WorldConfig, build_session
-from echo_env.errors import ConfigError
 from echo_env.profiles import Scenario
 from echo_env.rewards import Step
 from echo_env.roles import Cast, Exchange, Judge, JudgeView, profiles_of
@@ -30,21 +30,18 @@ from echo_env.types import Judgement, Record, storable
 
 T = TypeVar("T")
 
-_IMMUTABLE = (
-    str, bytes, int, float, bool, types.NoneType, tuple, frozenset, type, enum.Enum, re.Pattern, Record,
-    types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType,
-)  # fmt: skip
-
-
-class Unforkable(TypeError):
-    """A role holds something that cannot be copied."""
+_IMMUTABLE = (str, bytes, int, float, bool, types.NoneType, frozenset, type, enum.Enum, re.Pattern, Record)
+_ROLE = ("judge", "speak", "direct")
+"""Methods that make an object a role."""
 
 
 @lru_cache(maxsize=512)
 def _shared(kind: type) -> bool:
-    """Whether values of a type are shared between forks. A tuple is taken to hold immutable things only."""
-    frozen = dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    return frozen or issubclass(kind, _IMMUTABLE)
+    """Whether values of a type are shared between forks, whatever they hold."""
+    if dataclasses.is_dataclass(kind):
+        return bool(kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+    plain = issubclass(kind, dict | set | list | tuple | random.Random | np.ndarray)
+    return issubclass(kind, _IMMUTABLE) or not (plain or any(hasattr(kind, name) for name in _ROLE))
 
 
 def _all_shared(values: Iterable[object]) -> bool:
@@ -52,11 +49,7 @@ def _all_shared(values: Iterable[object]) -> bool:
 
 
 def fork(value: T) -> T:
-    """Return a copy that lives on by itself; immutable parts are shared.
-
-    Raises:
-        Unforkable: It holds something that is neither plain data nor an object made of it.
-    """
+    """Return a copy that lives on by itself; what cannot change and what is no state is shared."""
     if _shared(type(value)):  # type: ignore[arg-type]  # every type can be hashed
         return value
     return cast(T, _copied(value))
@@ -72,6 +65,8 @@ def _copied(value: object) -> object:
         return value.copy()
     if isinstance(value, list):
         return list(value) if _all_shared(value) else [fork(v) for v in value]
+    if isinstance(value, tuple):
+        return value if _all_shared(value) else _tuple(value)
     if isinstance(value, random.Random):
         rnd = random.Random(0)
         rnd.setstate(value.getstate())
@@ -81,22 +76,25 @@ def _copied(value: object) -> object:
     return _object(value)
 
 
+def _tuple(value: tuple[object, ...]) -> tuple[object, ...]:
+    parts = [fork(v) for v in value]
+    if all(new is old for new, old in zip(parts, value, strict=True)):
+        return value
+    make: Callable[[list[object]], tuple[object, ...]] = getattr(type(value), "_make", tuple)
+    return make(parts)
+
+
 def _object(value: object) -> object:
+    if hasattr(value, "fork"):
+        return value.fork()
     kind = type(value)
-    names = _slots(kind)  # type: ignore[arg-type]
-    if not kind.__flags__ & _HEAP or (not names and not hasattr(value, "__dict__")):
-        raise Unforkable(f"a {kind.__name__} cannot be copied")
     again = object.__new__(kind)
-    for name in names:
+    for name in _slots(kind):  # type: ignore[arg-type]
         if hasattr(value, name):
             object.__setattr__(again, name, fork(getattr(value, name)))
     for name, part in getattr(value, "__dict__", {}).items():
         again.__dict__[name] = fork(part)
     return again
-
-
-_HEAP = 1 << 9
-"""Flag of classes that are written in Python: others may keep state that no attribute shows."""
 
 
 @lru_cache(maxsize=512)
@@ -137,16 +135,11 @@ class Branch:
         """Let the person speak first.
 
         Raises:
-            ConfigError: A name is unknown, or actor or director cannot be copied.
+            ConfigError: A name is unknown.
         """
         session = build_session(world, scenario, seed)
         await session.open()
-        branch = cls(session, (), 0.0, 0)
-        try:
-            branch.fork()
-        except Unforkable as e:
-            raise ConfigError(f"the searcher needs an actor and a director that can be copied: {e}") from None
-        return branch
+        return cls(session, (), 0.0, 0)
 
     @property
     def over(self) -> bool:
@@ -157,13 +150,13 @@ class Branch:
         """Return a line of play that goes on from here by itself."""
         roles = self.session.cast
         session = copy.copy(self.session)
-        session.cast = Cast(fork(roles.actor), fork(roles.director), _fork_judge(roles.judge))
+        session.cast = Cast(fork(roles.actor), fork(roles.director), fork(roles.judge))
         return Branch(session, self.history, self.earned, self.unjudged)
 
     async def weigh(self, text: str) -> Weighed:
         """Judge a reply without saying it: one judge call, neither actor nor director is asked."""
         session = self.session
-        judge = _fork_judge(session.cast.judge)
+        judge = fork(session.cast.judge)
         view = JudgeView(profiles_of(session.scenario)[1], self.history, self._exchange(text))
         try:
             judgement = await judge.judge(view)
@@ -188,10 +181,3 @@ class Branch:
 
     def _exchange(self, text: str) -> Exchange:
         return Exchange(self.session.observation.user, visible(storable(text)))
-
-
-def _fork_judge(judge: Judge) -> Judge:
-    try:
-        return fork(judge)
-    except Unforkable:
-        return judge

@@ -151,7 +151,7 @@ class Searcher:
         """Search until the budget is spent.
 
         Raises:
-            ConfigError: A name is unknown, there is no scenario, or the roles cannot be copied.
+            ConfigError: A name is unknown, or there is no scenario.
         """
         if not self.scenarios:
             raise ConfigError("the searcher needs at least one scenario")
@@ -297,7 +297,7 @@ def search(config: SearchConfig, tell: Callable[[int, float | None], None] | Non
     """Search, and return what was found; on Ctrl-C, what was found by then.
 
     Raises:
-        ConfigError: A name is unknown, or the roles cannot be copied.
+        ConfigError: A name is unknown.
     """
     searcher = Searcher(config, [get_scenario(name) for name in config.scenarios])
     if tell is not None:
