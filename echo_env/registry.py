@@ -57,7 +57,8 @@ _TARGETS: dict[str, dict[str, str]] = {
     "judge": {
         "embedded": "echo_env.agents.gated:embedded",
         "embedded-open": "echo_env.agents.embedded.openjudge:OpenJudge",
-        "second": "echo_env.agents.embedded.second:SecondJudge",
+        "second": "echo_env.agents.gated:second",
+        "deaf": "echo_env.agents.gated:deaf",
     },
     "actor": {"embedded": "echo_env.agents.embedded.actor:EmbeddedActor"},
     "director": {"embedded": "echo_env.agents.embedded.director:EmbeddedDirector"},

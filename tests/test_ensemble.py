@@ -137,7 +137,7 @@ def test_an_ensemble_has_a_name_wherever_a_judge_has() -> None:
     run_now(session.open())
     judgement = run_now(session.reply("")).turn.judgement
     assert judgement is not None
-    assert (judgement.judge, session.cast.judge.rubric) == ("ensemble:embedded-1,embedded-1", "epm_v1")
+    assert (judgement.judge, session.cast.judge.rubric) == ("ensemble:embedded-1+gate-1,embedded-1+gate-1", "epm_v1")
     assert judgement.note == "spread 0 of 2 judges | embedded-1: silence | embedded-1: silence"
     assert judgement.levels.a_neg == -1
 

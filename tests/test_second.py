@@ -7,12 +7,12 @@ import asyncio
 import importlib.util
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ import pytest
 from echo_env import registry, rubrics
 from echo_env.agents.embedded import minilm
 from echo_env.agents.embedded.anchors import rubric
+from echo_env.agents.embedded.deaf import DeafJudge
 from echo_env.agents.embedded.encoders import SCALES, encoder_of
 from echo_env.agents.embedded.judge import EmbeddedJudge
 from echo_env.agents.embedded.ledger import story_of
@@ -28,7 +29,7 @@ from echo_env.agents.embedded.second import SecondJudge
 from echo_env.agents.ranking import RankConfig, rank, spearman
 from echo_env.errors import ConfigError, ScenarioError
 from echo_env.profiles import data_root, get_scenario
-from echo_env.roles import Exchange, JudgeView, profiles_of
+from echo_env.roles import Exchange, Judge, JudgeView, profiles_of
 from echo_env.rubrics import read_rubric
 from echo_env.types import Judgement, Levels
 from echo_env.yamlfiles import read_yaml
@@ -309,8 +310,10 @@ def judged(judge: EmbeddedJudge, reply: str) -> Judgement:
     return asyncio.run(judge.judge(JudgeView(view.profile, (), Exchange(message, reply))))
 
 
-def test_the_second_judge_is_registered() -> None:
-    assert registry.resolve("judge", "second") is SecondJudge
+@weights
+def test_the_second_judge_is_registered_behind_the_gate() -> None:
+    make = cast("Callable[[], Judge]", registry.resolve("judge", "second"))
+    assert (make().id, make().rubric) == ("second-1+gate-1", SECOND)
 
 
 @weights
@@ -341,6 +344,24 @@ def test_the_same_view_gives_the_same_judgement() -> None:
     first = judged(SecondJudge(), reply)
     encoder_of("minilm")._known.clear()  # type: ignore[attr-defined]
     assert judged(SecondJudge(), reply) == first
+
+
+def test_the_deaf_judge_hears_no_act() -> None:
+    shouted = "You're a lazy, ungrateful person, and you should make a list. You've got this, superstar!"
+    found = {e.anchor for e in judged(DeafJudge(), shouted).evidence}
+    acts = {a.id for a in rubric(FIRST).anchors if a.found_by == "act"}
+    assert {e.anchor for e in judged(EmbeddedJudge(), shouted).evidence} & acts
+    assert not found & acts
+    assert judged(DeafJudge(), "").levels == judged(EmbeddedJudge(), "").levels
+
+
+@weights
+def test_the_second_judge_tells_listening_from_a_script() -> None:
+    policies = ("template", "adviser", "skilled")
+    found = rank(RankConfig(judges=("embedded", "second"), policies=policies, limit=1))
+    earned = {s.policy: s.mean_return or 0.0 for s in found.standings if s.judge == "second"}
+    assert sorted(policies, key=lambda p: earned[p]) == list(policies)
+    assert sum(s.unjudged for s in found.standings) == 0
 
 
 # --- ranks ------------------------------------------------------------------------------------------------------------

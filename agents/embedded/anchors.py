@@ -35,8 +35,6 @@ CUE_WEIGHT = 0.5
 RIDGE = 4.0
 TURNS = 600
 """How many turns of phrase are features: the commonest of the rubric."""
-SAMPLED = 2
-"""One in so many of the rubric's examples is scored as if left out, to set the thresholds."""
 
 
 class Anchor(Record):
@@ -264,11 +262,11 @@ def turns_of_phrase(blanked: list[str], question: bool) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A reader, and how it scores its own examples."""
+    """A reader, and how it scores some of its own examples."""
 
     reader: Reader
     shown: NDArray[np.bool_]
-    """Whether an example shows an act, shape (examples, acts)."""
+    """Whether an example shows an act, shape (sampled examples, acts)."""
     unseen: Vec
     """Its score for each act, as if it had been left out of the fit; the same shape."""
 
@@ -300,9 +298,9 @@ def fit(found: Rubric, encoder: str = "wordllama") -> Fit:
     y = np.array([[1.0 if a.id == owner else 0.0 for a in acts] for _, owner in examples], dtype=np.float32)
     inverse = np.linalg.inv(x.T @ x + RIDGE * np.eye(x.shape[1], dtype=np.float32))
     weights: Vec = inverse @ (x.T @ y)
-    x, y = x[::SAMPLED], y[::SAMPLED]
+    x, y = x[:: scale.sampled], y[:: scale.sampled]
     leverage = np.einsum("ij,ij->i", x @ inverse, x)[:, None]
-    unseen = (x @ weights - leverage * y) / (1.0 - leverage)  # each example scored as if it had been left out
+    unseen = (x @ weights - leverage * y) / (1.0 - leverage)
     thresholds = tuple(_threshold(a, unseen[y[:, k] == 0, k], scale.harm_least) for k, a in enumerate(acts))
     harms = [k for k, a in enumerate(acts) if a.level < 0]
     harm_least = float(np.quantile(unseen[:, harms].sum(axis=1)[~y[:, harms].any(axis=1)], 1.0 - HARM_ALARMS))

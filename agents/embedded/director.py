@@ -141,7 +141,9 @@ def _left_lying(view: DirectorView, axis: Axis) -> tuple[str, ...]:
     """The told lines that offer something on an axis and that no reply has met there, longest waiting first."""
     met = {e.item for j in view.judgements if j for e in j.evidence if e.axis == axis and e.level > 0}
     said = [e.user for e in view.history]
-    told = {item: next((k for k, user in enumerate(said) if line.say in user), -1) for item, line in view.scenario.items()}
+    told = {
+        item: next((k for k, user in enumerate(said) if line.say in user), -1) for item, line in view.scenario.items()
+    }
     lying = [(told[i], i) for i, line in view.scenario.items() if told[i] >= 0 and i not in met and _value(line, axis)]
     return tuple(i for _, i in sorted(lying))
 

@@ -139,12 +139,14 @@ class EmbeddedJudge:
         self._ledger = ledger
         return ledger
 
+    def _reader(self) -> Reader:
+        """Return what tells acts."""
+        return reader(self.rubric, self._encoder)
+
     def _judge_next(self, ledger: Ledger, profile: JudgeProfile, exchange: Exchange) -> Judgement:
         ledger.hear(exchange.user)
         anchors = anchors_of(self.rubric)
-        bench = _Bench(
-            ledger, profile, reader(self.rubric, self._encoder), anchors, asked=bool(_ASKS.search(exchange.user))
-        )
+        bench = _Bench(ledger, profile, self._reader(), anchors, asked=bool(_ASKS.search(exchange.user)))
         reading, note = _bounded(exchange.reply, profile.language)
         if note:
             _judge_form(bench, exchange.reply, note)
