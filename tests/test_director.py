@@ -139,13 +139,30 @@ def test_arguments_are_those_of_their_function(plays: dict[str, list[Play]]) -> 
     assert used["adjust_empathy_strategy"] == allowed["adjust_empathy_strategy"]
 
 
-def test_what_is_offered_has_not_been_said(plays: dict[str, list[Play]]) -> None:
+BACK = "Come back to what nobody took up."
+
+
+def test_what_is_offered_has_not_been_said_but_where_they_come_back(plays: dict[str, list[Play]]) -> None:
     for p, view, direction in calls(plays):
         said = "\n".join(e.user for e in view.history)
         lines = dict(p.scenario.items())
         for item in direction.lines:
             if not item.startswith("need"):
-                assert lines[item].say not in said, (p.scenario.id, item)
+                assert (lines[item].say in said) == (direction.words == BACK), (p.scenario.id, item)
+
+
+def test_they_come_back_only_to_what_no_reply_has_met_on_the_lacking_axis(plays: dict[str, list[Play]]) -> None:
+    back = [(view, direction) for _, view, direction in calls(plays) if direction.words == BACK]
+    assert len(back) >= 20
+    for view, direction in back:
+        axis = AXES[min(range(3), key=lambda k: position(view)[k])]
+        assert direction.reason == f"unmet on {axis}"
+        good = [e for j in view.judgements if j for e in j.evidence if e.axis == axis and e.level > 0]
+        assert set(direction.lines).isdisjoint(e.item for e in good)
+
+
+def position(view: DirectorView) -> tuple[float, float, float]:
+    return next((d.position for d in reversed(view.epm) if d is not None), view.p0)
 
 
 def test_a_chapter_is_revealed_with_its_own_lines(plays: dict[str, list[Play]]) -> None:
