@@ -182,11 +182,10 @@ def test_one_voiced_turns_ago_is_not_heard_just_anywhere() -> None:
     assert "A.neg.1.mismatch" in anchors(judgement)
 
 
-@pytest.mark.parametrize(
-    ("message", "mismatch"), [(SAY["opening"], True), (f"I'm proud of her. {SAY['opening']}", False)]
-)
-def test_what_the_newest_message_puts_into_words_is_no_mismatch(message: str, mismatch: bool) -> None:
-    assert ("A.neg.1.mismatch" in anchors(verdict((message, "You are proud about the boat.")))) == mismatch
+@pytest.mark.parametrize(("before", "mismatch"), [("", True), ("I'm proud of her. ", False)])
+def test_what_the_newest_message_puts_into_words_is_no_mismatch(before: str, mismatch: bool) -> None:
+    judgement = verdict((before + SAY["opening"], "You are proud about the boat."))
+    assert ("A.neg.1.mismatch" in anchors(judgement)) == mismatch
 
 
 # --- what they came for first
