@@ -109,12 +109,23 @@ def anchors(judgement: Judgement) -> set[str]:
     return {e.anchor for e in judgement.evidence}
 
 
-HEARD: Talk = [("opening", "So the boat went while you were at sea."), ("beat1.0", "Ashamed of that letter, then.")]
-"""Two turns after which this person feels heard."""
-
-
 STANDS_FOR = "You kept that log by hand, and it shows what you stand for."
 STEADY = "It takes a steady person to copy the weather so faithfully."
 PLAIN = "The log again, the weather by hand."
 WHICH_DAY = "Which day before winter would you choose to cross the strait?"
 WRITE_DOWN = "You could write down which day you will sail across the strait."
+
+ASHAMED = ("beat1.0", "Ashamed of that letter, then.")
+AT_SEA = ("opening", "So the boat went while you were at sea.")
+MET: dict[Axis, list[tuple[str, str]]] = {
+    "C": [AT_SEA, ASHAMED, ("now.0", STANDS_FOR), ("turn.0", "You signed the harbour papers in March, I suppose."),
+          ("beat4.0", "Green, that hull, and her name gone with it.")],
+    "A": [ASHAMED, AT_SEA, ("now.0", STANDS_FOR), ("beat4.0", "Grieving, and who would not be."),
+          ("turn.0", "You signed the harbour papers in March, I suppose.")],
+    "P": [("now.0", STANDS_FOR), AT_SEA, ASHAMED, ("beat3.0", WHICH_DAY),
+          ("turn.0", "You signed the harbour papers in March, I suppose.")],
+}  # fmt: skip
+"""By what he came for first: five turns, each of which meets one thing and harms nothing, so that trust goes from 1 to
+5. What he came for is touched in the first turn, and again in time."""
+HEARD = MET["A"][:2]
+"""Two turns after which he feels heard, if he came for A first."""

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lighthouse import (
+    ASHAMED,
     ASKS,
+    AT_SEA,
     HEARD,
+    MET,
     PLAIN,
     SAY,
     STANDS_FOR,
@@ -69,9 +72,9 @@ PASSED_OVER: Talk = [
 HULL = "Green, that hull, and her name gone with it."
 
 CLEAR = [
-    Clear("C.prog.1.reflects", "opening", "So the boat was gone from under you, out at sea as you were."),
-    Clear("C.prog.1.reflects", "opening", "Which of you two had the papers of the boat?"),
-    Clear("C.prog.2.reframes", "beat2.0", "Maybe the auction isn't proof of what a brother is worth.", HEARD, "C"),
+    Clear("C.prog.1.reflects", *AT_SEA, [ASHAMED]),
+    Clear("C.prog.1.reflects", "opening", "Which of you two had the papers of the boat?", [ASHAMED]),
+    Clear("C.prog.2.reframes", "beat2.0", "Maybe the auction isn't proof of what a brother is worth.", [AT_SEA], "C"),
     Clear(
         "C.prog.2.connects",
         "beat4.0",
@@ -86,8 +89,8 @@ CLEAR = [
     Clear("C.neg.2.misreads", "opening", "Have you asked your husband about the boat?"),
     Clear("C.neg.2.misreads", "beat1.0", "You're not really ashamed of that letter."),
     Clear("C.neg.2.gaslights", "opening", "You are imagining things about the boat."),
-    Clear("A.prog.1.names", "beat1.0", "You felt ashamed of that letter to Karin."),
-    Clear("A.prog.1.validates", "beat1.0", "No wonder that letter to Karin still stings."),
+    Clear("A.prog.1.names", "beat1.0", "You felt ashamed of that letter to Karin.", [AT_SEA], "C"),
+    Clear("A.prog.1.validates", "beat1.0", "No wonder that letter to Karin still stings.", [AT_SEA], "C"),
     Clear("A.prog.2.unspoken", "opening", "I'd guess you felt betrayed when the boat was sold."),
     Clear(
         "A.prog.2.deepens",
@@ -102,8 +105,8 @@ CLEAR = [
     Clear("A.neg.1.cold", "opening", ""),
     Clear("A.neg.1.rushes", "opening", "You should write to a lawyer about the boat."),
     Clear("A.neg.1.minimises", "opening", "It's not such a big deal, a boat."),
-    Clear("A.neg.1.overlooks", "beat4.0", HULL, FACTS),
-    Clear("A.neg.1.circles", "Hm.", PLAIN, [("now.0", STANDS_FOR), ("Hm.", STEADY)]),
+    Clear("A.neg.1.overlooks", "beat4.0", HULL, FACTS, "C"),
+    Clear("A.neg.1.circles", "Hm.", PLAIN, [("now.0", STANDS_FOR), ("Hm.", STEADY)], "P"),
     Clear("A.neg.2.judges", "opening", "It was your own fault that the boat was sold."),
     Clear("A.neg.2.judges", "opening", "A boat is only planks and nails."),
     Clear(
@@ -112,9 +115,9 @@ CLEAR = [
         "I can picture that mooring quite well.",
         [("Hm.", "I can picture that mooring quite well.")],
     ),
-    Clear("P.prog.1.affirms", "now.0", STANDS_FOR),
-    Clear("P.prog.1.advises", "beat3.0", WRITE_DOWN, HEARD, "P"),
-    Clear("P.prog.2.empowers", "beat3.0", WHICH_DAY, HEARD, "P"),
+    Clear("P.prog.1.affirms", "now.0", STANDS_FOR, HEARD),
+    Clear("P.prog.1.advises", "beat3.0", WRITE_DOWN, MET["P"][:2], "P"),
+    Clear("P.prog.2.empowers", "beat3.0", WHICH_DAY, MET["P"][:2], "P"),
     Clear("P.prog.2.meets", ASKS["P"][0], "Which course would you choose to steer, if it were up to you?", first="P"),
     Clear("P.neg.1.overlooks", "opening", "So the boat went while you were at sea.", PASSED_OVER),
     Clear("P.neg.1.preaches", "opening", "You need to accept that the boat is gone."),
@@ -235,7 +238,7 @@ def test_feeling_at_the_person_is_performed(reply: str) -> None:
 
 
 def test_comfort_that_names_the_situation_is_not_performed() -> None:
-    judgement = verdict(("opening", "I'm so sorry that your sister sold the boat."))
+    judgement = verdict(ASHAMED, ("opening", "I'm so sorry that your sister sold the boat."))
     assert judgement.levels == Levels(c_prog=1)
 
 
@@ -261,12 +264,12 @@ HEAP = Levels(c_neg=-1, a_neg=-1, p_neg=-1)
             "Ich verstehe dich gut, das Boot war dein Vater und jetzt ist es weg.", "noise", HEAP, id="German"
         ),
         pytest.param("boat " * 3_000, "noise", HEAP, id="one-word"),
-        pytest.param("The boat was gone. " * 80, "monologue", Levels(c_prog=1, a_neg=-1), id="long"),
+        pytest.param("The boat was gone. " * 80, "monologue", Levels(c_prog=2, a_neg=-1), id="long"),
         pytest.param("and then the boat was gone and so it was " * 60, "monologue", COLD, id="endless"),
     ],
 )
 def test_a_bad_form_has_a_defined_judgement(reply: str, note: str, levels: Levels) -> None:
-    judgement = verdict(("opening", reply))
+    judgement = verdict(("opening", reply), scenario=keeper("C"))
     assert (judgement.note, judgement.levels) == (note, levels)
     assert "A.neg.1.cold" in anchors(judgement)
     assert all(e.quote in reply for e in judgement.evidence)
@@ -279,7 +282,7 @@ def test_only_what_stands_within_the_limit_is_judged() -> None:
     late = verdict(("beat1.0", filler + "You felt ashamed of that letter to Karin."))
     assert (late.note, late.levels.a_prog) == ("monologue", 0)
     early = verdict(("beat1.0", "You felt ashamed of that letter to Karin. " + filler))
-    assert (early.note, early.levels.a_prog) == ("monologue", 1)
+    assert (early.note, early.levels.a_prog) == ("monologue", 2)
 
 
 def test_one_careless_word_is_cold() -> None:

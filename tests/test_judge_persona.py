@@ -1,7 +1,20 @@
 """The judge is relative to this person: feelings, trust, advice."""
 
 import pytest
-from lighthouse import HEARD, SAY, STANDS_FOR, WHICH_DAY, WRITE_DOWN, Talk, anchors, keeper, verdict, verdicts
+from lighthouse import (
+    ASHAMED,
+    AT_SEA,
+    HEARD,
+    MET,
+    SAY,
+    STANDS_FOR,
+    WHICH_DAY,
+    WRITE_DOWN,
+    anchors,
+    keeper,
+    verdict,
+    verdicts,
+)
 
 from echo_env.agents.embedded.anchors import anchors_of, reader
 from echo_env.agents.embedded.judge import _Bench
@@ -20,8 +33,11 @@ def test_an_unspoken_feeling_named_rightly_with_its_grounding_is_the_highest() -
 
 
 def test_a_near_word_earns_less_than_the_right_one() -> None:
-    near = verdict(("young_adult.0", "I think you were homesick at that lighthouse."))
-    assert near.levels.a_prog == 1
+    near, right = (
+        verdict(AT_SEA, ("young_adult.0", f"I think you were {word} at that lighthouse."), scenario=keeper("C"))
+        for word in ("homesick", "lonely")
+    )
+    assert (near.levels.a_prog, right.levels.a_prog) == (1, 2)
     assert any(e.reason == "near, not exact" for e in near.evidence)
 
 
@@ -87,19 +103,17 @@ def test_a_lecture_hurts_the_defensive_more() -> None:
 
 
 def test_harm_takes_trust_away() -> None:
-    """One thing met gives 1, the harm takes 2: a person of low threshold takes a step from 0 on."""
-    trusting = verdict(HEARD[0], ("beat3.0", WHICH_DAY), scenario=keeper("P"))
-    hurt = verdict(HEARD[0], ("Hm.", "It was your own fault."), ("beat3.0", WHICH_DAY), scenario=keeper("P"))
-    assert (trusting.levels.p_prog, hurt.levels.p_prog) == (2, 1)
+    """Two things met give 2, the harm takes 3 (C 1, A 2): a person of low threshold takes a step from 0 on."""
+    hurt = ("Hm.", "It was your own fault.")
+    trusting, hurting = (
+        verdict(("now.0", STANDS_FOR), AT_SEA, *between, ("beat3.0", WHICH_DAY), scenario=keeper("P"))
+        for between in ([], [hurt])
+    )
+    assert (anchors(trusting), anchors(hurting)) == ({"P.prog.2.empowers"}, {"P.prog.2.meets"})
+    assert {e.reason for e in hurting.evidence} == {"a step before being heard"}
 
 
-BEFORE: Talk = [
-    *HEARD,
-    ("now.0", STANDS_FOR),
-    ("turn.0", "You signed the harbour papers in March, I suppose."),
-    ("beat4.0", "Green, that hull, and her name gone with it."),
-]
-"""Five turns, each of which meets one thing and harms nothing: trust 1 to 5."""
+VIEW = ("beat2.0", "Maybe the auction isn't proof of what a brother is worth.")
 
 
 @pytest.mark.parametrize(
@@ -116,10 +130,14 @@ BEFORE: Talk = [
     ],
 )
 def test_a_new_view_is_taken_once_trust_is_there(first: Axis, threshold: str, defensiveness: str, trust: int) -> None:
-    person = keeper(first, threshold, defensiveness)
-    view = ("beat2.0", "Maybe the auction isn't proof of what a brother is worth.")
-    taken = [verdict(*BEFORE[:met], view, scenario=person).levels.c_prog for met in range(len(BEFORE) + 1)]
-    assert taken == [2 if met >= trust else 1 for met in range(len(BEFORE) + 1)]
+    """Who came for C first is served by the attempt already; others are followed at most, until they trust."""
+    person, early = keeper(first, threshold, defensiveness), "C.prog.2.meets" if first == "C" else "C.prog.1.reflects"
+    start = 0 if first == "C" else 1  # a side issue before the first word on what they came for counts nothing
+    taken = [
+        {e.anchor for e in verdict(*MET[first][:met], VIEW, scenario=person).evidence if e.axis == "C"}
+        for met in range(start, 6)
+    ]
+    assert taken == [{"C.prog.2.reframes" if met >= trust else early} for met in range(start, 6)]
 
 
 @pytest.mark.parametrize(("threshold", "defensiveness", "added"), [
@@ -149,15 +167,17 @@ STINGS = "No wonder that the boat still stings."
 
 
 @pytest.mark.parametrize(
-    ("scenario", "level"),
-    [(keeper("A"), 2), (keeper("C"), 1), (keeper("A", defensiveness="high"), 1)],
+    ("scenario", "anchor"),
+    [
+        (keeper("A"), "A.prog.2.unspoken"),
+        (keeper("C"), "A.prog.1.validates"),
+        (keeper("A", defensiveness="high"), "A.prog.2.meets"),
+    ],
     ids=["heard", "A comes second", "defensive"],
 )
-def test_to_validate_what_shows_is_deeper_once_heard(scenario: Scenario, level: int) -> None:
+def test_to_validate_what_shows_is_deeper_once_heard(scenario: Scenario, anchor: str) -> None:
     judgement = verdict(("opening", STINGS), scenario=scenario)
-    (found,) = [e for e in judgement.evidence if e.axis == "A"]
-    assert (found.level, found.item) == (level, "opening")
-    assert found.anchor == ("A.prog.2.unspoken" if level == 2 else "A.prog.1.validates")
+    assert [(e.anchor, e.item) for e in judgement.evidence if e.axis == "A"] == [(anchor, "opening")]
 
 
 def test_it_must_say_itself_what_it_makes_room_for() -> None:
@@ -165,7 +185,8 @@ def test_it_must_say_itself_what_it_makes_room_for() -> None:
 
 
 def test_to_validate_a_feeling_that_was_voiced_is_no_deeper() -> None:
-    assert verdict(("beat1.0", "No wonder that letter to Karin still stings.")).levels == Levels(a_prog=1)
+    judgement = verdict(AT_SEA, ("beat1.0", "No wonder that letter to Karin still stings."), scenario=keeper("C"))
+    assert judgement.levels == Levels(a_prog=1)
 
 
 # --- a feeling just voiced
@@ -191,7 +212,7 @@ def test_what_the_newest_message_puts_into_words_is_no_mismatch(before: str, mis
 # --- what they came for first
 
 
-@pytest.mark.parametrize(("first", "level"), [("P", 1), ("A", 0), ("C", 0)])
+@pytest.mark.parametrize(("first", "level"), [("P", 2), ("A", 0), ("C", 0)])
 def test_who_came_to_act_takes_a_choice_in_whatever_they_told(first: Axis, level: int) -> None:
     judgement = verdict(("opening", "What would you like to do about the boat?"), scenario=keeper(first))
     assert judgement.levels.p_prog == level
@@ -199,9 +220,49 @@ def test_who_came_to_act_takes_a_choice_in_whatever_they_told(first: Axis, level
     assert reasons == ({"what they came for"} if level else set())
 
 
-@pytest.mark.parametrize(("first", "levels"), [
-    ("C", Levels(c_prog=1)), ("A", Levels(c_prog=1, a_neg=-1)), ("P", Levels(c_prog=1)),
-])  # fmt: skip
-def test_unasked_advice_rushes_only_who_wants_to_be_heard(first: Axis, levels: Levels) -> None:
+@pytest.mark.parametrize(("first", "rushes"), [("C", False), ("A", True), ("P", False)])
+def test_unasked_advice_rushes_only_who_wants_to_be_heard(first: Axis, rushes: bool) -> None:
     """The advice is about no strength and no wish, so that nobody gains by it on P."""
-    assert verdict(("opening", "You should write to a lawyer about the boat."), scenario=keeper(first)).levels == levels
+    judgement = verdict(("opening", "You should write to a lawyer about the boat."), scenario=keeper(first))
+    assert (judgement.levels.a_neg == -1, "A.neg.1.rushes" in anchors(judgement)) == (rushes, rushes)
+    assert judgement.levels.p_prog == 0
+
+
+# --- what they came for first weighs most
+
+
+@pytest.mark.parametrize(
+    ("first", "user", "reply"),
+    [
+        ("C", *AT_SEA),
+        ("C", "opening", "Which of you two had the papers of the boat?"),
+        ("A", *ASHAMED),
+        ("A", "beat1.0", "No wonder that letter to Karin still stings."),
+        ("P", "now.0", STANDS_FOR),
+        ("P", "opening", "What would you like to do about the boat?"),
+    ],
+)
+def test_what_they_came_for_counts_double(first: Axis, user: str, reply: str) -> None:
+    good = [e for e in verdict((user, reply), scenario=keeper(first)).evidence if e.axis == first]
+    assert [(e.anchor, e.reason) for e in good] == [(f"{first}.prog.2.meets", "what they came for")]
+
+
+def test_to_follow_is_precise_with_two_words_of_theirs_or_a_question() -> None:
+    one, two, asks = (
+        verdict(("opening", reply), scenario=keeper("C"))
+        for reply in ("So the boat went.", "So your sister, and the boat.", "So the boat went?")
+    )
+    assert [j.levels.c_prog for j in (one, two, asks)] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(("first", "side"), [("A", AT_SEA), ("P", AT_SEA), ("C", ASHAMED)])
+def test_side_issues_wait_for_what_they_came_for(first: Axis, side: tuple[str, str]) -> None:
+    person = keeper(first)
+    assert max(verdict(side, scenario=person).levels) == 0
+    assert max(verdict(MET[first][0], side, scenario=person).levels) == 1
+
+
+def test_touched_once_they_take_side_issues_for_three_turns() -> None:
+    idle = ("Hm.", "There is no hurry.")
+    late = [verdict(ASHAMED, *[idle] * n, AT_SEA, scenario=keeper("A")).levels.c_prog for n in range(4)]
+    assert late == [1, 1, 1, 0]

@@ -1,9 +1,9 @@
 """The judge's ledger: what pays, how often, and what a companion that does not listen loses."""
 
 import pytest
-from lighthouse import PLAIN, SAY, STANDS_FOR, STEADY, WHICH_DAY, Talk, anchors, verdict, verdicts
+from lighthouse import PLAIN, SAY, STANDS_FOR, STEADY, WHICH_DAY, Talk, anchors, keeper, verdict, verdicts
 
-from echo_env.types import Levels
+from echo_env.types import Axis, Levels
 
 # --- the ledger: a thing pays once, after it was told
 
@@ -15,14 +15,14 @@ ONCE = [
 
 
 def test_a_thing_pays_once() -> None:
-    first, second, third = verdicts([("opening", ONCE[0]), ("Hm.", ONCE[1]), ("Hm.", ONCE[2])])
-    assert first.levels.c_prog == 1
+    first, second, third = verdicts([("opening", ONCE[0]), ("Hm.", ONCE[1]), ("Hm.", ONCE[2])], keeper("C"))
+    assert first.levels.c_prog == 2
     assert second.levels.c_prog == third.levels.c_prog == 0
 
 
 def test_a_second_serving_earns_nothing_and_costs_nothing() -> None:
     talk = [("beat1.0", "You felt ashamed of that letter."), ("Hm.", "Ashamed, because of a letter to Karin.")]
-    assert [j.levels for j in verdicts(talk)] == [Levels(a_prog=1), Levels()]
+    assert [j.levels for j in verdicts(talk)] == [Levels(a_prog=2), Levels()]
 
 
 def test_a_plain_third_serving_counts_against_the_reply() -> None:
@@ -31,48 +31,60 @@ def test_a_plain_third_serving_counts_against_the_reply() -> None:
         ("Hm.", STEADY),
         ("Hm.", PLAIN),
     ]
-    served = verdicts(talk)
-    assert [j.levels for j in served] == [Levels(p_prog=1), Levels(), Levels(a_neg=-1)]
+    served = verdicts(talk, keeper("P"))
+    assert [j.levels for j in served] == [Levels(p_prog=2), Levels(), Levels(a_neg=-1)]
     assert anchors(served[2]) == {"A.neg.1.circles"}
 
 
 @pytest.mark.parametrize(
-    "talk",
+    ("first", "talk"),
     [
-        [("opening", ONCE[0]), ("Hm.", ONCE[1]), ("Hm.", ONCE[2])],
-        [
-            ("beat1.0", "You felt ashamed of that letter."),
-            ("Hm.", "Ashamed, because of a letter to Karin."),
-            ("Hm.", "There is Karin's letter, and you so ashamed."),
-        ],
-        [
-            ("now.0", STANDS_FOR),
-            ("Hm.", STEADY),
-            ("Hm.", "That log is proof of how much care you put into things."),
-        ],
+        ("C", [("opening", ONCE[0]), ("Hm.", ONCE[1]), ("Hm.", ONCE[2])]),
+        (
+            "A",
+            [
+                ("beat1.0", "You felt ashamed of that letter."),
+                ("Hm.", "Ashamed, because of a letter to Karin."),
+                ("Hm.", "There is Karin's letter, and you so ashamed."),
+            ],
+        ),
+        (
+            "P",
+            [
+                ("now.0", STANDS_FOR),
+                ("Hm.", STEADY),
+                ("Hm.", "That log is proof of how much care you put into things."),
+            ],
+        ),
     ],
     ids=["a fact", "a feeling", "a strength"],
 )
-def test_a_third_serving_counts_against_the_reply(talk: Talk) -> None:
-    assert sum(verdicts(talk)[2].levels[1::2]) < 0
+def test_a_third_serving_counts_against_the_reply(first: Axis, talk: Talk) -> None:
+    served = verdicts(talk, keeper(first))
+    assert max(served[0].levels) == 2
+    assert "A.neg.1.circles" in anchors(served[2])
 
 
 def test_what_the_person_raises_again_may_be_answered_again() -> None:
     talk = [("now.0", STANDS_FOR), ("Hm.", STEADY), ("I keep coming back to the log and the weather.", PLAIN)]
-    assert "A.neg.1.circles" not in anchors(verdicts(talk)[2])
+    assert "A.neg.1.circles" not in anchors(verdicts(talk, keeper("P"))[2])
 
 
 @pytest.mark.parametrize(
-    ("item", "reply"),
+    ("first", "item", "reply"),
     [
-        ("turn.0", "You signed the harbour papers in March, I suppose."),
-        ("young_adult.0", "You took the lighthouse post and were lonely there."),
-        ("now.0", STANDS_FOR),
-        ("beat3.0", WHICH_DAY),
+        ("C", "turn.0", "You signed the harbour papers in March, I suppose."),
+        ("A", "young_adult.0", "You took the lighthouse post and were lonely there."),
+        ("P", "now.0", STANDS_FOR),
+        ("P", "beat3.0", WHICH_DAY),
     ],
 )
-def test_nothing_pays_before_it_was_told(item: str, reply: str) -> None:
-    before, after = verdict(("opening", reply)), verdict(("opening", "Hm."), (item, reply))
+def test_nothing_pays_before_it_was_told(first: Axis, item: str, reply: str) -> None:
+    person = keeper(first)
+    before, after = (
+        verdict(("opening", reply), scenario=person),
+        verdict(("Hm.", "Hm."), (item, reply), scenario=person),
+    )
     assert item not in {e.item for e in before.evidence}
     assert item in {e.item for e in after.evidence if e.level > 0}
 

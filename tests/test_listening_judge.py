@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lighthouse import ASKS, SAY, Talk, anchors, keeper, verdict, verdicts
+from lighthouse import ASHAMED, ASKS, SAY, Talk, anchors, keeper, verdict, verdicts
 
 from echo_env.agents.embedded import EmbeddedActor, EmbeddedDirector, EmbeddedJudge, ledger
 from echo_env.agents.embedded.language import read_sentence
@@ -163,7 +163,7 @@ def test_phrases_filled_with_nouns_go_by_rote(attack: str) -> None:
     for scenario in list(benchmark().values())[::10]:
         found = asyncio.run(play(f"attack:{attack}", scenario))
         assert found.by_rote, (scenario.id, found.contingency)
-        assert abs(found.contingency) < 0.3
+        assert found.contingency < 0.3
 
 
 # --- what is overlooked
@@ -250,7 +250,7 @@ PLAIN_TALK: Talk = [
 def test_what_was_overlooked_is_so_no_more_once_it_is_met() -> None:
     overlooked = ("beat4.0", "Green, that hull, and her name gone with it.")
     met = ("Hm.", "I would guess that you felt betrayed when the boat was sold.")
-    talk = verdicts([*PLAIN_TALK, overlooked, met, ("Hm.", "There is no hurry.")])
+    talk = verdicts([*PLAIN_TALK, overlooked, met, ("Hm.", "There is no hurry.")], keeper("C"))
     assert ["A.neg.1.overlooks" in anchors(j) for j in talk] == [False, False, False, True, False, False]
     assert talk[4].levels.a_prog == 2
 
@@ -338,8 +338,7 @@ def test_an_echo_counts_once_it_is_more_than_half_of_the_reply(answer: str, harm
 
 
 def test_an_open_question_is_excused_once_after_something_was_met() -> None:
-    met = ("opening", "So the boat went while you were at sea.")
-    talk = verdicts([met, ("Hm.", "How was that for you?"), ("Hm.", "And what was it like?")])
+    talk = verdicts([ASHAMED, ("Hm.", "How was that for you?"), ("Hm.", "And what was it like?")])
     assert ["C.neg.1.ignores" in anchors(j) for j in talk] == [False, False, True]
 
 

@@ -21,7 +21,7 @@ def test_no_shame_is_no_shame() -> None:
 def test_no_wonder_denies_nothing() -> None:
     """To hold when 'no' has become a negator."""
     judgement = verdict(("beat1.0", "No wonder you're ashamed of that letter."))
-    assert judgement.levels == Levels(a_prog=1)
+    assert judgement.levels == Levels(a_prog=2)
 
 
 @pytest.mark.parametrize(

@@ -129,8 +129,11 @@ def all_of(found: sensitivity.Sensitivity) -> sensitivity.Share:
     return next(share for share in found.shares if share.name == "all")
 
 
-def test_a_deaf_judge_ties_everywhere() -> None:
-    share = all_of(measure(f"{__name__}:Deaf", limit=20))
+def test_the_levels_of_a_deaf_judge_tie_everywhere() -> None:
+    """What is left to fall is the deficit, which goes with the needs."""
+    found = measure(f"{__name__}:Deaf", limit=20)
+    share = next(s for s in found.shares if s.name == "levels alone, same deficit")
+    assert all(case.deaf == case.switched for case in found.cases)
     assert (share.n, share.falls, share.ties, share.rises, share.difference) == (20, 0.0, 1.0, 0.0, 0.0)
 
 
@@ -164,7 +167,17 @@ def test_an_unknown_judge_is_an_error() -> None:
 
 def case(own: float, *others: float, scenario: str = "a", turn: int = 1) -> Case:
     works = {f"{'rotate' if k < 2 else 'borrow'}-{k}": x for k, x in enumerate(others)}
-    return Case(scenario=scenario, turn=turn, first="C", healed=False, own=own, switched=works, alone=works, deaf=works, levels={})
+    return Case(
+        scenario=scenario,
+        turn=turn,
+        first="C",
+        healed=False,
+        own=own,
+        switched=works,
+        alone=works,
+        deaf=works,
+        levels={},
+    )
 
 
 def test_shares_by_hand() -> None:
