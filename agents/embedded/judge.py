@@ -21,10 +21,10 @@ from echo_env.types import AXES, Axis, Evidence, Judgement, Levels
 
 MAX_WORDS = 160
 """Words of a reply that are judged; a longer one leaves the person no room and says so in its judgement."""
-HEARD = {"low": 2, "high": 4}
+HEARD = {"low": 0, "high": 2}
 """Inferred trust from which a person of that empathy threshold takes the deeper act on the axis of their first need: a
 new view, room for what they did not say, a step or advice."""
-LATER, GUARDED = 2, 2
+LATER, GUARDED = 3, 2
 """How much more trust it takes for each need that comes before, and for somebody defensive."""
 FEW_FUNCTION_WORDS = 0.18
 """A text of eight or more words with a smaller share of function words is a heap of words, not speech."""
@@ -112,7 +112,7 @@ class EmbeddedJudge:
         encoder: Whose vectors to compare by; a name that `encoders.encoder_of` knows.
     """
 
-    id = "embedded-1"
+    id = "embedded-2"
     open_talk = "embedded-open"
     """Which registered judge stands in for this one where there is no profile."""
 
@@ -214,6 +214,8 @@ def _judge_sentences(bench: _Bench, reading: Reading, spoken: list[Skeleton]) ->
     vectors = encoder_of(ledger.story.encoder).encode_all([s.telling for s in reading.sentences])
     grounds = [ledger.refers_to(s, v) for s, v in zip(reading.sentences, vectors, strict=True)]
     used = [ledger.repeats(s, skeleton) for s, skeleton in zip(reading.sentences, spoken, strict=True)]
+    copies = [ledger.copied(s) for s in reading.sentences]
+    echoed = sum(len(s.words) for s, copy in zip(reading.sentences, copies, strict=True) if copy)
     grounded = any(grounds) or any(map(ledger.touches, reading.sentences))
     lists_feelings = len(reading.feelings) >= 3
     worn: list[Sentence] = []
@@ -224,9 +226,10 @@ def _judge_sentences(bench: _Bench, reading: Reading, spoken: list[Skeleton]) ->
         _find_hurt(bench, sentence, vectors[k])
         if again >= 2 or (again and len(sentence.words) >= 5 and sentence.words in ledger.said):
             bench.add("A.neg.2.repeats", sentence.text, reason=f"said in {again} earlier turns")
-        elif ledger.copied(sentence):
-            bench.add("C.neg.1.parrots", sentence.text)
-            bench.add("A.neg.1.performs", sentence.text, reason="an echo, not an answer")
+        elif copies[k]:
+            if 2 * echoed > len(reading.words):  # a few words given back before an answer do no harm
+                bench.add("C.neg.1.parrots", sentence.text)
+                bench.add("A.neg.1.performs", sentence.text, reason="an echo, not an answer")
         elif not again and not _harmful(bench, sentence):
             near = grounds[k] or next((g for g in (*grounds[:k][::-1], *grounds[k + 1 :]) if g), [])
             said = _Said(sentence, acts, grounds[k], near)
@@ -311,29 +314,38 @@ def _find_progress(bench: _Bench, said: _Said, lists_feelings: bool) -> None:
     _find_empowerment(bench, said)
     _find_view(bench, said)
     _find_need(bench, said)
+    _find_first(bench, said)
 
 
 def _find_feeling(bench: _Bench, said: _Said) -> None:
-    ledger, things = bench.ledger, bench.ledger.story.things
-    about = [i for i in said.near or sorted(ledger.fresh) if things[i].feeling]
+    things = bench.ledger.story.things
+    about = [i for i in said.near or sorted(bench.ledger.fresh) if things[i].feeling]
     if said.sentence.feelings:
-        clusters = {CLUSTER_OF[f] for f in said.sentence.feelings}
-        close = [i for i in about if CLUSTER_OF[str(things[i].feeling)] in clusters]
-        for i in close:
-            if things[i].feeling not in said.sentence.feelings:
-                bench.offer("A.prog.1.names", said, i, "near, not exact")
-            elif things[i].shown and said.near:
-                bench.offer("A.prog.2.unspoken", said, i)
-            else:
-                bench.offer("A.prog.1.names", said, i)
-        if about and not close and not said.sentence.question and not said.sentence.feelings & ledger.voiced:
-            bench.add("A.neg.1.mismatch", said.sentence.text, reason=f"what shows is {things[about[0]].feeling}")
+        _find_named(bench, said, about)
     elif "A.prog.1.validates" in said.acts:
         for i in about:
             if things[i].shown and i in said.own and bench.heard("A"):
                 bench.offer("A.prog.2.unspoken", said, i, "makes room for what was shown, not said")
             else:
                 bench.offer("A.prog.1.validates", said, i)
+
+
+def _find_named(bench: _Bench, said: _Said, about: list[int]) -> None:
+    """A feeling put into words: right and voiced, right and unspoken, near, or not there."""
+    ledger, things = bench.ledger, bench.ledger.story.things
+    named = said.sentence.feelings
+    clusters = {CLUSTER_OF[f] for f in named}
+    just_voiced = [i for i in ledger.fresh if things[i].feeling in named and not things[i].shown]
+    close = list(dict.fromkeys([*just_voiced, *(i for i in about if CLUSTER_OF[str(things[i].feeling)] in clusters)]))
+    for i in close:
+        if things[i].feeling not in named:
+            bench.offer("A.prog.1.names", said, i, "near, not exact")
+        elif things[i].shown and said.near:
+            bench.offer("A.prog.2.unspoken", said, i)
+        else:
+            bench.offer("A.prog.1.names", said, i)
+    if about and not close and not said.sentence.question and not named & ledger.voiced:
+        bench.add("A.neg.1.mismatch", said.sentence.text, reason=f"what shows is {things[about[0]].feeling}")
 
 
 def _find_empowerment(bench: _Bench, said: _Said) -> None:
@@ -391,6 +403,13 @@ def _find_need(bench: _Bench, said: _Said) -> None:
             bench.offer(f"{thing.axis}.prog.2.meets", said, i)
         elif thing.kind == "need" and i in said.own:
             bench.offer(_TAKES_UP[thing.axis], said, i, "takes up what they need")
+
+
+def _find_first(bench: _Bench, said: _Said) -> None:
+    """What a person came for first is welcome whatever it is said about; other needs wait for what calls for them."""
+    if bench.first == "P" and any(act in said.acts for act in _MEETS["P"]):
+        for i in said.own:
+            bench.offer(_TAKES_UP[bench.first], said, i, "what they came for")
 
 
 _TAKES_UP: dict[Axis, str] = {"C": "C.prog.1.reflects", "A": "A.prog.1.validates", "P": "P.prog.1.affirms"}
