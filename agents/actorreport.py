@@ -13,7 +13,7 @@ from echo_env.agents.actorcheck import PATIENCE, POLICIES, MakeActor, PolicyRow,
 from echo_env.agents.actorprobes import AskedRow, Part, ReactedRow, asked_rows, reacted_row
 from echo_env.errors import ConfigError
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
-from echo_env.realism import TextStats, text_stats
+from echo_env.realism import TextStats, ToneAgreement, text_stats, tone_agreement
 from echo_env.speakers import Side, read_side
 from echo_env.twosample import VIEWS, TwoSample, View, two_sample
 from echo_env.types import Record
@@ -48,6 +48,8 @@ class Corpus(Record):
 
     name: str
     stats: TextStats
+    tone: ToneAgreement | None = None
+    """Where the speakers rated what they heard: whether our reading of tone goes with it."""
 
 
 class Sample(Record):
@@ -99,7 +101,7 @@ def check_actor(config: CheckConfig, tell: Callable[[str], None] = lambda line: 
         questions=tuple(asked),
         answered=sum(r.answered + r.pointed + r.dodged for r in asked) / total if total else None,
         reactions=tuple(reacted),
-        corpora=tuple(Corpus(name=s.name, stats=text_stats(s.talks)) for s in sides),
+        corpora=tuple(Corpus(name=s.name, stats=text_stats(s.talks), tone=tone_agreement(s.rated)) for s in sides),
         samples=tuple(_samples([actor_side, *recordings], humans, config.seed, tell)),
     )
 

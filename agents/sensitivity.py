@@ -2,8 +2,9 @@
 
 Each reply (`sim_profiles/sensitivity/replies.yaml`) was written by hand to suit one person's own needs. It is judged
 for that person, and for the same person in the same story with another order of needs and the opposite defensiveness.
-What is compared is the work under `strict`, from one and the same state. A judge that hears the needs finds less work
-once they are switched.
+What is compared is the work under `strict`. A person's deficit goes with their needs (whoever ranks P first lacks most
+on P), so work depends on the needs twice: by the levels, which are the judge's, and by the deficit, which is EPM's. Both
+are shown apart as well.
 """
 
 from __future__ import annotations
@@ -76,7 +77,11 @@ class Case(Record):
     own: float
     """Work for the own profile, in points."""
     switched: dict[str, float]
-    """Work for each switched profile, by name: "rotate-1" or "borrow-C"."""
+    """Work for each switched profile, by name: "rotate-1" or "borrow-C". Its deficit goes with its needs."""
+    alone: dict[str, float]
+    """The same from the own deficit: what the judge's levels alone make of it."""
+    deaf: dict[str, float]
+    """The same with the own levels: what the deficit alone makes of it, under a judge that hears no needs."""
     levels: dict[str, Levels]
     """Judged levels by profile, the own one under "own"."""
 
@@ -266,16 +271,36 @@ async def _case(make: Callable[[], Judge], reply: Reply, before: EpmState) -> Ca
         if judgement is None:
             raise ValueError(f"no judgement for '{name}'")
         levels[name] = judgement.levels
-    works = {name: _work(get_scorer("strict"), before, found) for name, found in levels.items()}
+    rules, others = get_scorer("strict"), switched(person)
+    alone = {name: _work(rules, before, found) for name, found in levels.items()}
+    states = {name: _shifted(person, before, profile) for name, profile in others.items()}
     return Case(
         scenario=reply.scenario,
         turn=reply.turn,
         first=person.dominant,
         healed=before.position[AXES.index(person.dominant)] >= HEALED,
-        own=works.pop("own"),
-        switched=works,
+        own=alone.pop("own"),
+        switched={name: _work(rules, state, levels[name]) for name, state in states.items()},
+        alone=alone,
+        deaf={name: _work(rules, state, levels["own"]) for name, state in states.items()},
         levels=levels,
     )
+
+
+def _shifted(person: Scenario, before: EpmState, other: JudgeProfile) -> EpmState:
+    """Return the state of the person with switched needs: the same way gone, of a deficit that goes with the needs.
+
+    Priority is part of the IEDR rating (items C.3, A.3, P.3), and a scenario whose first need is not its largest
+    deficit is refused at load: whoever ranks P first has the largest deficit on P.
+    """
+    p0, position = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
+    for own, switched_ in zip(person.needs, other.needs, strict=True):
+        i, j = AXES.index(own.axis), AXES.index(switched_.axis)
+        p0[j] = person.p0[i]
+        left = before.position[j] / person.p0[j] if person.p0[j] else 0.0
+        position[j] = p0[j] * left
+    start, here = (p0[0], p0[1], p0[2]), (position[0], position[1], position[2])
+    return EpmState(p0=start, position=here, path=(here,))
 
 
 def _work(rules: Scorer, before: EpmState, levels: Levels) -> float:
@@ -290,10 +315,14 @@ class _Cut:
     takes: Callable[[Case], bool] = lambda case: True
     kind: str = ""
     """Only switches whose name begins so."""
+    works: Literal["switched", "alone", "deaf"] = "switched"
+    """Which works to compare with."""
 
 
 _CUTS = (
     _Cut("all"),
+    _Cut("levels alone, same deficit", works="alone"),
+    _Cut("deficit alone, own levels", works="deaf"),
     _Cut("rotated needs", kind="rotate"),
     _Cut("borrowed needs", kind="borrow"),
     _Cut("turns 1-3", lambda case: case.turn <= EARLY),
@@ -306,13 +335,12 @@ _CUTS = (
 
 def shares(cases: Sequence[Case]) -> tuple[Share, ...]:
     """Return the shares of all cases, and of some of them."""
-    return tuple(_share(cut.name, [_only(c, cut.kind) for c in cases if cut.takes(c)]) for cut in _CUTS)
+    return tuple(_share(cut.name, [_only(c, cut) for c in cases if cut.takes(c)]) for cut in _CUTS)
 
 
-def _only(case: Case, kind: str) -> Case:
-    if not kind:
-        return case
-    return case.model_copy(update={"switched": {k: v for k, v in case.switched.items() if k.startswith(kind)}})
+def _only(case: Case, cut: _Cut) -> Case:
+    works: dict[str, float] = getattr(case, cut.works)
+    return case.model_copy(update={"switched": {k: v for k, v in works.items() if k.startswith(cut.kind)}})
 
 
 def _share(name: str, cases: Sequence[Case]) -> Share:

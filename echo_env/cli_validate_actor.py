@@ -117,6 +117,14 @@ def _corpora(report: ActorReport) -> list[str]:
             f" {s.sentences_mean:9.2f} {s.questions:5.2f} {s.exclamations:5.2f} {_maybe(s.distinct_1):>6}"
             f" {_maybe(s.distinct_2):>6} {s.repeats_exact:6.3f} {s.repeats_near:6.3f}"
         )
+    for c in report.corpora:
+        if c.tone is not None:
+            means = ", ".join(f"{k}: {v:+.2f}" for k, v in c.tone.mean_tone.items())
+            found += [
+                f"tone after a reply that {c.name} rated {means}",
+                f"  within a conversation r {c.tone.within:.2f} ({c.tone.low:.2f} to {c.tone.high:.2f}),"
+                f" {c.tone.ratings} ratings",
+            ]
     return found
 
 

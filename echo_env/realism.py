@@ -215,6 +215,53 @@ class Reaction(Record):
         return self.moved * end > 0 or tone(self.before) == tone(self.after) == end
 
 
+class ToneAgreement(Record):
+    """How the tone of people's next message goes with how they rated what they had heard."""
+
+    ratings: int
+    mean_tone: dict[str, float]
+    """By rating."""
+    within: float
+    """Correlation within conversations: both sides less their conversation's mean."""
+    low: float
+    """95 % interval, bootstrap over conversations."""
+    high: float
+
+
+def tone_agreement(
+    talks: Sequence[Sequence[tuple[float, str]]], seed: int = 0, draws: int = 400
+) -> ToneAgreement | None:
+    """Compare tone with people's own ratings; None where no conversation has two different ratings and tones."""
+    scored = [[(rating, tone(message)) for rating, message in talk] for talk in talks]
+    by_rating: dict[str, list[float]] = {}
+    for rating, value in (pair for talk in scored for pair in talk):
+        by_rating.setdefault(f"{rating:g}", []).append(value)
+    centred = [_centred(talk) for talk in scored if len(talk) > 1]
+    whole = _correlation([p for talk in centred for p in talk])
+    if whole is None:
+        return None
+    rnd = random.Random(seed)
+    drawn = [_correlation([p for talk in rnd.choices(centred, k=len(centred)) for p in talk]) for _ in range(draws)]
+    ordered = sorted(r for r in drawn if r is not None)
+    return ToneAgreement(
+        ratings=sum(map(len, scored)),
+        mean_tone={k: statistics.fmean(v) for k, v in sorted(by_rating.items())},
+        within=whole,
+        low=ordered[int(0.025 * len(ordered))],
+        high=ordered[int(0.975 * len(ordered))],
+    )
+
+
+def _centred(talk: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    a, b = statistics.fmean([x for x, _ in talk]), statistics.fmean([y for _, y in talk])
+    return [(x - a, y - b) for x, y in talk]
+
+
+def _correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
+    a, b = [x for x, _ in pairs], [y for _, y in pairs]
+    return statistics.correlation(a, b) if len(set(a)) > 1 and len(set(b)) > 1 else None
+
+
 # --- facts
 
 
@@ -337,10 +384,7 @@ def reveal(talk: Conversation, scenario: Scenario) -> Reveal:
 
 def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
     """Return Spearman's rank correlation with mid-ranks; None where one side does not vary."""
-    a, b = _ranks([x for x, _ in pairs]), _ranks([y for _, y in pairs])
-    if len(set(a)) < 2 or len(set(b)) < 2:
-        return None
-    return statistics.correlation(a, b)
+    return _correlation(list(zip(_ranks([x for x, _ in pairs]), _ranks([y for _, y in pairs]), strict=True)))
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

@@ -27,6 +27,8 @@ class Side:
 
     name: str
     talks: tuple[tuple[str, ...], ...]
+    rated: tuple[tuple[tuple[float, str], ...], ...] = ()
+    """ESConv with ratings: by conversation, how a seeker rated what they had heard (1-5), and what they said next."""
 
     @property
     def chinese(self) -> bool:
@@ -45,14 +47,17 @@ def read_side(path: Path) -> Side:
     Raises:
         RecordError: There is no such file, or it holds something else; the message names file and entry.
     """
+    rated: list[tuple[tuple[float, str], ...]] = []
     if path.is_dir():
         talks = [tuple(t.user for t in e.turns) for run in find_runs(path) for e in run.episodes()]
     else:
-        talks = [_seeker(entry, f"{path}, entry {k + 1}") for k, entry in enumerate(_entries(path))]
+        entries = list(_entries(path))
+        talks = [_seeker(entry, f"{path}, entry {k + 1}") for k, entry in enumerate(entries)]
+        rated = [_ratings(entry) for entry in entries]
     found = tuple(t for t in talks if t)
     if not found:
         raise RecordError(f"{path} holds no message of a seeker")
-    return Side(path.name, found)
+    return Side(path.name, found, tuple(r for r in rated if r))
 
 
 def _entries(path: Path) -> Iterator[Any]:
@@ -81,6 +86,26 @@ def _seeker(entry: Any, where: str) -> tuple[str, ...]:
     lines = [(str(m.get("speaker", m.get("role", ""))), m.get("text", m.get("content"))) for m in said]
     if any(not isinstance(text, str) for _, text in lines):
         raise RecordError(f"{where}: a message without words", 'the words stand under "text" or "content"')
+    lines = [(who, untokenised(str(text))) for who, text in lines]
     turns = groupby(lines, key=lambda line: line[0] in _SEEKERS)
     joined = [" ".join(str(text).strip() for _, text in group) for seeker, group in turns if seeker]
     return tuple(m for m in joined if m)
+
+
+def _ratings(entry: dict[str, Any]) -> tuple[tuple[float, str], ...]:
+    """The rated moments of a conversation in ESConv's form; a message without a number from 1 to 5 has none."""
+    found = []
+    for m in entry.get("dialog") or ():
+        rating = m.get("feedback", (m.get("annotation") or {}).get("feedback"))
+        if str(rating) in "12345" and str(rating):
+            found.append((float(rating), untokenised(str(m.get("text", m.get("content"))))))
+    return tuple(found)
+
+
+_SPACED = re.compile(r" ([.,?!;:])(?=\s|$)")
+_APOSTROPHE = re.compile(r"(?<=\w) ?' ?(?=(?:s|t|m|d|re|ve|ll)\b)")
+
+
+def untokenised(text: str) -> str:
+    """Undo the spaces that a tokeniser put before signs: "I ' m tired ." -> "I'm tired."."""
+    return _APOSTROPHE.sub("'", _SPACED.sub(r"\1", text.replace(" n't", "n't")))

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from echo_env.agents.embedded import EmbeddedActor, EmbeddedDirector, EmbeddedJudge
 from echo_env.agents.embedded.actor import MAX_SENTENCES, voice
+from echo_env.agents.embedded.answers import place_of
 from echo_env.agents.embedded.language import read, split_sentences
 from echo_env.build import build_policy
-from echo_env.profiles import Scenario, benchmark
+from echo_env.profiles import Scenario, benchmark, get_scenario
+from echo_env.realism import contradictions, facts_of, tone
 from echo_env.rewards import epm
 from echo_env.roles import (
     ActorView,
@@ -256,6 +258,71 @@ def test_a_question_about_the_story_is_answered_from_the_story() -> None:
         message = say(scenario, f"What about {line.about}?")[1]
         answered += line.say in message
     assert answered >= 24, "most questions that name a line get it"
+
+
+@every_person
+@pytest.mark.parametrize("question", ["What age are you, if you don't mind?", "And how many years old are you?"])
+def test_a_paraphrase_gets_the_same_answer(scenario: Scenario, question: str) -> None:
+    assert str(scenario.persona.age) in say(scenario, question)[1]
+
+
+@every_person
+def test_a_fact_that_the_profile_lacks_is_not_made_up(scenario: Scenario) -> None:
+    """Who has nobody of the kind in their story, or no town in it, says openly that they won't tell."""
+    facts = facts_of(scenario)
+    for question in ("Do you have a cat?", "Are you married?", "Where do you live?"):
+        message = say(scenario, question)[1]
+        assert contradictions(message, facts) == []
+        own = "my " in message.lower() or place_of(scenario.persona.job) in message
+        assert own or reacts(scenario, message, "dodge"), message
+
+
+def test_a_fact_that_was_told_is_told_again_as_such() -> None:
+    for scenario in THIRTY[::5]:
+        name = scenario.persona.name.split()[0]
+        first, second = say(scenario, "What is your name?", "What is your name?")[1:]
+        assert reacts(scenario, first, "name")
+        assert reacts(scenario, second, "again")
+        assert name in first
+        assert name in second
+
+
+def test_asked_about_what_they_told_they_point_to_it() -> None:
+    pointed = 0
+    for scenario in THIRTY:
+        message = say(scenario, f"What about {scenario.opening.about}?")[1]
+        assert scenario.opening.say not in message, "no line twice"
+        pointed += scenario.opening.about.rstrip(".") in message
+    assert pointed >= 20
+
+
+def test_who_somebody_is_brings_up_a_line_with_them() -> None:
+    message = say(get_scenario("career-03"), "Who is Larissa?")[1]
+    assert "Larissa" in message
+
+
+@pytest.mark.parametrize(
+    ("reply", "kinds"),
+    [
+        ("Ha, good one. What a drama.", ("mocked",)),
+        ("Nobody cares about that. You'll get over it.", ("blamed", "dismissed")),
+        ("You are so careless.", ("blamed",)),
+        ("If you had been there, it would not have happened.", ("blamed",)),
+        ("My favourite colour is blue, what is yours? I had pasta for lunch.", ("ignored",)),
+        ("Why did you lie? What were you thinking? Why can't you just say it?", ("mocked", "dismissed", "blamed")),
+    ],
+)
+def test_they_do_not_take_ill_manners_well(reply: str, kinds: tuple[str, ...]) -> None:
+    for scenario in THIRTY[::3]:
+        message = say(scenario, reply)[1]
+        assert reacts(scenario, message, *kinds), message
+        assert tone(message) < 0, message
+
+
+def test_a_question_for_a_nod_is_not_answered_with_a_fact() -> None:
+    for scenario in THIRTY[::3]:
+        message = say(scenario, f"You still carry {scenario.opening.about} around, don't you?")[1]
+        assert not reacts(scenario, message, "dodge", "unknown", "told_before"), message
 
 
 LECTURES = (

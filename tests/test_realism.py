@@ -41,6 +41,7 @@ from echo_env.realism import (
     text_stats,
     told_lines,
     tone,
+    tone_agreement,
     units,
 )
 from echo_env.roles import ActorView
@@ -167,6 +168,17 @@ def test_a_reaction_is_right_when_the_tone_moves_its_way() -> None:
     assert reaction(False, "That hurts.").right
     assert not reaction(True, "I sold it in May.").right
     assert not reaction(False, "I sold it in May.").right, "no move is not right either"
+
+
+def test_tone_beside_ratings_by_hand() -> None:
+    talk = [(5.0, "Thank you, that helps."), (1.0, "That hurts."), (3.0, "It was in May.")]
+    # ratings less their mean 3: 2, -2, 0; tones 1, -1, 0: the same line
+    found = tone_agreement([talk, talk])
+    assert found is not None
+    assert found.within == pytest.approx(1)
+    assert found.mean_tone == {"1": -1, "3": 0, "5": 1}
+    assert found.ratings == 6
+    assert tone_agreement([[(5.0, "Thank you.")]]) is None
 
 
 # --- facts and story
@@ -478,6 +490,19 @@ def test_sides_of_three_forms(tmp_path: Path) -> None:
     assert read_side(sage).talks == (("我很累。",),)
     assert read_side(sage).chinese
     assert not read_side(esconv).chinese
+
+
+def test_ratings_and_a_tokeniser_s_spaces(tmp_path: Path) -> None:
+    file = tmp_path / "rated.txt"
+    said = [
+        {"speaker": "sys", "text": "Hello ."},
+        {"speaker": "usr", "text": "I ' m tired , and it wo n't end .", "feedback": "4"},
+        {"speaker": "usr", "text": "Yes .", "feedback": None},
+    ]
+    file.write_text(json.dumps({"dialog": said}))
+    side = read_side(file)
+    assert side.talks == (("I'm tired, and it won't end. Yes.",),)
+    assert side.rated == (((4.0, "I'm tired, and it won't end."),),)
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ class EmbeddedActor:
             return None
         best = best_line(profile, question, heart.told)
         if best.sure:
-            return self._told_or_tell(profile, heart, best.item, best.line, "")
+            return self._told_or_tell(profile, heart, best.item, best.line, "", best.other)
         if is_open(asked):
             return None
         guess = best.item not in heart.told and heart.trust >= NEEDS_TRUST[chapter_of(best.item)]
@@ -223,11 +223,22 @@ class EmbeddedActor:
             [self._pick(profile, "unknown"), *(self._tell(heart, i, line) for i, line in lines)], declines=True
         )
 
-    def _told_or_tell(self, profile: ActorProfile, heart: _Heart, item: str, line: Line, name: str) -> _Answer:
+    def _told_or_tell(
+        self,
+        profile: ActorProfile,
+        heart: _Heart,
+        item: str,
+        line: Line,
+        name: str,
+        other: tuple[str, Line] | None = None,
+    ) -> _Answer:
         """Point to a line that was told, tell it, or decline where trust does not reach so far."""
         if item in heart.told:
+            about = _own(line.about)
+            if other is not None and other[0] in heart.told:
+                about = f"{about}, and {_own(other[1].about)}"
             kind = "told_of" if name else "told_before"
-            return _Answer([self._pick(profile, kind, about=_own(line.about), name=name)], repeats=True)
+            return _Answer([self._pick(profile, kind, about=about, name=name)], repeats=True)
         if heart.trust < NEEDS_TRUST[chapter_of(item)] - 0.15:
             return _Answer([self._pick(profile, "dodge")], declines=True)
         return _Answer([self._tell(heart, item, line)])

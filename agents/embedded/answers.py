@@ -48,7 +48,12 @@ _FAMILY_ASKED = (
 
 
 def family_asked(profile: ActorProfile, asked: str) -> str:
-    """Return who of the person's own family a question is about, in their own word; empty where there is nobody."""
+    """Return who of the person's own family a question is about, in their own word; empty where there is nobody.
+
+    Whether somebody lives, or lives with them, no profile says; such a question gets no name.
+    """
+    if re.search(r"\b(alive|living|live)\b", asked):
+        return ""
     own = _own_family(profile)
     kinds = next(kinds for pattern, kinds in _FAMILY_ASKED if pattern.search(asked))
     return next((own[k] for k in kinds if k in own), "")
@@ -92,6 +97,8 @@ SURE = 0.9
 """Nearness from which a line is a question's answer; below it a person says first that they can't really tell."""
 UNHEARD_WORD = 0.5
 """Weight of a word of the question that the story lacks: it may be a paraphrase."""
+CLOSE = 0.4
+"""Nearness by which a second line may fall short and still be meant."""
 TOLD_FIRST = 0.15
 """What a line that was told gains: one asks about what one has heard."""
 
@@ -109,6 +116,8 @@ class Match:
     item: str
     line: Line
     sure: bool
+    other: tuple[str, Line] | None
+    """The next nearest, where it is nearly as near."""
 
 
 def best_line(profile: ActorProfile, question: Reading, told: Container[str]) -> Match:
@@ -126,9 +135,10 @@ def best_line(profile: ActorProfile, question: Reading, told: Container[str]) ->
         + (TOLD_FIRST if i in told else 0.0)
         for (i, _), cosine in zip(profile.lines, cosines, strict=True)
     ]
-    best = max(range(len(near)), key=near.__getitem__)
+    best, second = sorted(range(len(near)), key=near.__getitem__)[-1:-3:-1]
     item, line = profile.lines[best]
-    return Match(item, line, near[best] >= SURE)
+    close = near[best] - near[second] < CLOSE
+    return Match(item, line, near[best] >= SURE, profile.lines[second] if close else None)
 
 
 _WHO = re.compile(

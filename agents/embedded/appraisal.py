@@ -117,11 +117,13 @@ WRONG_LIGHT = 1.0
 """What it loses by naming joy, pride or relief where there is none."""
 SLIGHTED = 1.5
 """What a phrase takes away that waves aside or makes fun."""
+INTERROGATES = 3
+"""Questions in one reply that make it an interrogation."""
 OFFHAND = 0.9
 """What it loses by speaking offhand."""
 BESIDE = 0.7
 """What it gains by a speaker who puts themselves beside the person."""
-COLD_ASKING, CURT_ASKING = -0.8, -0.4
+COLD_ASKING, CURT_ASKING = -1.2, -0.4
 """Manner below which a mere question is taken ill: one about the person's story, and any other."""
 
 
@@ -134,7 +136,7 @@ def _sense(reading: Reading, lowered: str, moment: Moment) -> tuple[Kind, float,
     exact = named & (moment.feelings | voiced_feelings(moment.last, moment.language))
     reader = manner(moment.language)
     heard = reader.hear(reading.sentences, moment.story)
-    slighted = cue("slight").search(lowered) is not None
+    slighted = lowered.count("?") >= INTERROGATES or cue("slight").search(lowered) is not None
     advises = cue("advice").search(lowered) is not None
     offhand = cue("offhand").search(lowered) is not None
     ill = COLD_ASKING if reading.content & moment.story else CURT_ASKING

@@ -26,6 +26,10 @@ HEARD = {"low": 0, "high": 2}
 new view, room for what they did not say, a step or advice."""
 LATER, GUARDED = 3, 2
 """How much more trust it takes for each need that comes before, and for somebody defensive."""
+SIDE = 3
+"""Turns for which touching what the person came for first opens them to what else is done for them."""
+PRECISE = 2
+"""Words of content that a sentence shares with a thing to follow it precisely."""
 FEW_FUNCTION_WORDS = 0.18
 """A text of eight or more words with a smaller share of function words is a heap of words, not speech."""
 
@@ -57,6 +61,8 @@ class _Offer:
     quote: str
     thing: int
     reason: str
+    aligned: bool
+    """Whether it does for this thing what the person came for first."""
 
 
 @dataclass(slots=True)
@@ -91,7 +97,17 @@ class _Bench:
 
     def offer(self, anchor: str, said: _Said, thing: int, reason: str = "") -> None:
         """Note that a sentence serves a thing; `_settle` decides what counts."""
-        self.offers.append(_Offer(anchor, said.sentence.text, thing, reason))
+        aligned = self.anchors[anchor].axis == self.first and thing in said.own and self._to_the_point(said, thing)
+        self.offers.append(_Offer(anchor, said.sentence.text, thing, reason, aligned))
+
+    def _to_the_point(self, said: _Said, thing: int) -> bool:
+        """Whether a sentence gives what the first need asks for: for C, to be followed precisely; else its act."""
+        if self.first == "C":
+            shared = said.sentence.content & self.ledger.story.things[thing].content
+            return said.sentence.question or len(shared) >= PRECISE or "C.prog.2.reframes" in said.acts
+        if self.first == "A" and said.sentence.feelings:
+            return True
+        return _main_act(said.acts) in _MEETS[self.first]
 
     @property
     def first(self) -> Axis:
@@ -407,7 +423,7 @@ def _find_need(bench: _Bench, said: _Said) -> None:
 
 def _find_first(bench: _Bench, said: _Said) -> None:
     """What a person came for first is welcome whatever it is said about; other needs wait for what calls for them."""
-    if bench.first == "P" and any(act in said.acts for act in _MEETS["P"]):
+    if bench.first == "P" and _main_act(said.acts) in _MEETS["P"]:
         for i in said.own:
             bench.offer(_TAKES_UP[bench.first], said, i, "what they came for")
 
@@ -443,6 +459,9 @@ def _settle(bench: _Bench) -> None:
     """Turn offers into evidence: each thing once on its axis, by the best that was done for it."""
     ledger = bench.ledger
     offers = sorted(bench.offers, key=lambda o: -bench.anchors[o.anchor].level)
+    if ledger.served_at.get(bench.first, -SIDE - 1) < ledger.turn - SIDE:
+        first = [o for o in offers if bench.anchors[o.anchor].axis == bench.first]
+        offers = offers if first else []  # side issues do not help while what they came for lies untouched
     for offer in offers:
         anchor = bench.anchors[offer.anchor]
         key = (offer.thing, anchor.axis)
@@ -450,9 +469,12 @@ def _settle(bench: _Bench) -> None:
             continue
         bench.settled.add(key)
         if ledger.open_on(*key):
-            deeper = offer.anchor in _DEEPER and _tied(bench, offer.thing)
-            name = _DEEPER[offer.anchor] if deeper else offer.anchor
-            bench.add(name, offer.quote, ledger.story.things[offer.thing].id, offer.reason)
+            name, reason = offer.anchor, offer.reason
+            if name in _DEEPER and _tied(bench, offer.thing):
+                name = _DEEPER[name]
+            elif offer.aligned and anchor.level == 1:
+                name, reason = f"{anchor.axis}.prog.2.meets", reason or "what they came for"
+            bench.add(name, offer.quote, ledger.story.things[offer.thing].id, reason)
         ledger.serve(*key)
     ledger.visits.update({thing for thing, _ in bench.settled})
 

@@ -35,8 +35,10 @@ class Heard:
 class Manner:
     """A fitted reading."""
 
-    sign_of: dict[str, int]
-    """A word or a pair of words -> its place in the weights."""
+    word_of: dict[str, int]
+    """A word -> its place in the weights."""
+    pair_of: dict[str, dict[str, int]]
+    """A word and the next one -> the pair's place; "^" and "$" stand at the ends of a sentence."""
     warmth_of: list[float]
     """What each says for warmth."""
     offset: float
@@ -47,16 +49,24 @@ class Manner:
 
     def hear(self, sentences: tuple[Sentence, ...], story: frozenset[str]) -> Heard:
         """Hear how a reply speaks, words of the person's story left out."""
-        get, signs = self.sign_of.get, []
+        signs: list[int] = []
         for s in sentences:
             words = [w for w, stem in zip(s.words, s.stems, strict=True) if not stem or stem not in story]
-            signs += [k for g in _grams(words) if (k := get(g)) is not None]
+            signs += [self.word_of[w] for w in words if w in self.word_of]
+            follows = self.pair_of["^"]
+            for w in (*words, "$"):
+                if w in follows:
+                    signs.append(follows[w])
+                follows = self.pair_of.get(w, _NOTHING)
         warmth = self.offset + sum([self.warmth_of[k] for k in signs]) / len(sentences)
         return Heard(warmth, tuple(signs))
 
     def coldest(self, heard: Heard) -> str:
         """Return the cold manner that a reply comes nearest to."""
         return self.kinds[int(self.weights[list(heard.signs)].sum(axis=0).argmax())]
+
+
+_NOTHING: dict[str, int] = {}
 
 
 def _grams(words: list[str]) -> list[str]:
@@ -85,8 +95,14 @@ def manner(language: str = "en") -> Manner:
     targets = np.stack([np.where(warm, 1.0, -1.0), *[[float(kind == k) for _, kind, _ in rows] for k in kinds]], axis=1)
     # ridge regression in its dual form: fewer phrases than words
     weights = x.T @ np.linalg.solve(x @ x.T + RIDGE * np.diag(1 / share), targets)
+    pairs: dict[str, dict[str, int]] = {}
+    for gram, k in grams.items():
+        first, _, second = gram.partition(" ")
+        if second:
+            pairs.setdefault(first, {})[second] = k
     return Manner(
-        sign_of=grams,
+        word_of={g: k for g, k in grams.items() if " " not in g},
+        pair_of=pairs,
         warmth_of=[float(w) for w in weights[:-1, 0]],
         offset=float(weights[-1, 0]),
         kinds=kinds,
