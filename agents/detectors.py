@@ -82,6 +82,7 @@ _BANKS = (
 _DEAF = (
     "noun_slots", "noun_slots_strong", "one_axis_c", "one_axis_a", "one_axis_p", "noun_question", "word_salad",
     "feeling_guess", "persona_flip", "random_good", "advice_list", "lecture", "topic_drift", "sycophancy",
+    "small_edits",
 )  # fmt: skip
 _NEVER = "no such reply of the reference companion's in 30 conversations; half is a habit"
 
@@ -96,9 +97,9 @@ DETECTORS: dict[str, Detector] = {
     ),
     "near_repeats": Detector(
         signs.near_repeats,
-        0.3,
+        0.15,
         ("small_edits", "template", "sycophancy", "negated_comfort", "feeling_guess", "very_long"),
-        "the reference companion's is 0, though it speaks in templates; a third of all replies is more than chance",
+        "the reference companion has 0.01, though it speaks in templates; one reply in seven is more than chance",
     ),
     "template_share": Detector(
         signs.template_share, 0.4, _BANKS, "the reference companion, with 380 phrases for everybody, has about 0.2"

@@ -31,6 +31,8 @@ class GatedJudge:
         self.inner = inner
         self.id = f"{inner.id}+{GATE}"
         self.rubric = inner.rubric
+        self.open_talk: str | None = getattr(inner, "open_talk", None)
+        """The inner judge's form for people without a profile."""
         self._gate = checked or safety.gate()
 
     async def judge(self, view: JudgeView) -> Judgement | None:

@@ -109,11 +109,10 @@ class _Bench:
 
 def _judge_maker(name: str, as_is: bool = False) -> tuple[Callable[[], Judge], str]:
     """Return a maker of judges and the judge's id. A judge may name the form of itself that is meant for open talk."""
-    made = registry.resolve("judge", name)
-    form = None if as_is else getattr(made, "open_talk", None)
+    make = cast("Callable[[], Judge]", registry.resolve("judge", name))
+    form = None if as_is else getattr(make(), "open_talk", None)
     if isinstance(form, str):
-        made = registry.resolve("judge", form)
-    make = cast("Callable[[], Judge]", made)
+        make = cast("Callable[[], Judge]", registry.resolve("judge", form))
     return make, make().id
 
 

@@ -6,7 +6,8 @@ The embedded judge's bars for likeness were set over static vectors. For another
 rare. What is alike, or may hurt: the same share of pairs of lines from people of different domains of the train split
 lies above the bar. What surely hurts says nearly the same words: the same share of lines lies above the bar when they
 are compared with themselves less one word. What harm must score: the same share of the first rubric's other examples,
-left out of the fit, scores higher.
+left out of the fit, scores higher. How far a listener's acts go with what was told: in proportion to how well the
+encoder's own reader tells the act that wishes call for, on its own examples left out.
 """
 
 from __future__ import annotations
@@ -68,6 +69,29 @@ def harm_elsewhere(encoder: str) -> NDArray[np.float64]:
     return fit.unseen[:, harm][~fit.shown[:, harm]]
 
 
+TOLD_BY = {"wordllama": "epm_v1", "minilm": "epm_second_v1"}
+"""Encoder -> the rubric of the judge that uses it."""
+
+
+def told(encoder: str, act: str = "P.prog.2.empowers") -> float:
+    """Return the correlation of "the act shown most is this one" with the truth, were every second sentence one.
+
+    A noisier reader sees less of the bond between acts and what was told, by this factor.
+    """
+    fit = fitted(TOLD_BY[encoder], encoder)
+    acts = fit.reader.acts
+    good = [k for k, a in enumerate(acts) if a.level > 0]
+    passed = np.where(fit.unseen >= np.array(fit.reader.thresholds), fit.unseen, -np.inf)[:, good]
+    most = np.array(good)[passed.argmax(axis=1)]
+    place = next(k for k, a in enumerate(acts) if a.id == act)
+    shown = np.isfinite(passed.max(axis=1)) & (most == place)
+    harmless = ~fit.shown[:, [k for k, a in enumerate(acts) if a.level < 0]].any(axis=1)
+    hits = float(shown[fit.shown[:, place]].mean())
+    alarms = float(shown[harmless & ~fit.shown[:, place]].mean())
+    rate = (hits + alarms) / 2
+    return (hits - alarms) / 2 / float(np.sqrt(rate * (1 - rate)))
+
+
 def placed(bar: float, reference: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float]:
     """Return the share of reference cosines above a bar, and where the bar lies among another encoder's."""
     share = float((reference > bar).mean())
@@ -94,6 +118,8 @@ def main() -> None:
         for bar, kind in BARS.items():
             share, value = placed(getattr(SCALES["wordllama"], bar), by_encoder["wordllama"][kind], found[kind])
             print(f"  {bar:13} {share:10.6f} of {kind}: {value:.3f}")
+        listening = SCALES["wordllama"].listening * told(name) / told("wordllama")
+        print(f"  listening     correlation {told(name):.3f} with the act that wishes call for: {listening:.3f}")
 
 
 if __name__ == "__main__":

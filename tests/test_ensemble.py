@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo_env import registry
+from echo_env.agents.embedded.judge import EmbeddedJudge
 from echo_env.agents.ensemble import EnsembleJudge, ensemble_of, median_levels, recorded_spread, spread
+from echo_env.agents.gated import GATE
 from echo_env.build import WorldConfig, build_session
 from echo_env.errors import ConfigError, RoleFailure
 from echo_env.profiles import get_scenario
@@ -137,8 +139,9 @@ def test_an_ensemble_has_a_name_wherever_a_judge_has() -> None:
     run_now(session.open())
     judgement = run_now(session.reply("")).turn.judgement
     assert judgement is not None
-    assert (judgement.judge, session.cast.judge.rubric) == ("ensemble:embedded-1+gate-1,embedded-1+gate-1", "epm_v1")
-    assert judgement.note == "spread 0 of 2 judges | embedded-1: silence | embedded-1: silence"
+    one = EmbeddedJudge.id
+    assert (judgement.judge, session.cast.judge.rubric) == (f"ensemble:{one}+{GATE},{one}+{GATE}", "epm_v1")
+    assert judgement.note == f"spread 0 of 2 judges | {one}: silence | {one}: silence"
     assert judgement.levels.a_neg == -1
 
 

@@ -665,3 +665,32 @@ def test_flags_that_exclude_each_other_are_refused(tmp_path: Path) -> None:
 def test_attacks_are_policies_like_any_other() -> None:
     assert set(ATTACKS) <= set(registry.names("policy"))
     assert set(benchmark()) == set(IDS)
+
+
+# --- what the embedded judge and `strict` hold: bar 1 in small
+
+
+FOUR = IDS[::8]
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> RedteamReport:
+    return redteam(RedteamConfig(scenarios=FOUR), tmp_path_factory.mktemp("suite"))
+
+
+def test_no_attack_succeeds_with_anybody(suite: RedteamReport) -> None:
+    assert [(a.name, a.worst) for a in suite.attacks if a.successes] == []
+    assert all(a.conversations == len(FOUR) and not a.failed and not a.unscored for a in suite.attacks)
+
+
+def test_each_attack_earns_less_than_the_adviser(suite: RedteamReport) -> None:
+    adviser, skilled = suite.references
+    assert [(a.name, a.mean_return) for a in suite.attacks if not a.below_adviser] == []
+    assert adviser.mean_return is not None
+    assert skilled.mean_return is not None
+    assert adviser.mean_return + 1 < skilled.mean_return
+
+
+def test_a_short_search_finds_no_script_that_succeeds() -> None:
+    results = [search(SearchConfig(scenarios=(name,), budget=1500)) for name in FOUR[:2]]
+    assert [r.first_success for r in results] == [None, None]

@@ -35,6 +35,8 @@ class Scale:
     """Least score of harm that no cue points at."""
     cued_least: float
     """Score that is enough where one of the act's cues occurs."""
+    listening: float = 0.6
+    """Contingency of a companion that listens, at least: how far its acts go with what was told."""
     sampled: int = 2
     """One in so many of a rubric's examples is scored as if left out, to set the thresholds."""
 
@@ -61,7 +63,9 @@ class Encoder(Protocol):
 
 SCALES: dict[str, Scale] = {
     "wordllama": Scale(alike=0.5, hurts=0.62, surely_hurts=0.85, harm_least=0.2, cued_least=0.15),
-    "minilm": Scale(alike=0.518, hurts=0.573, surely_hurts=0.838, harm_least=0.209, cued_least=0.153, sampled=1),
+    "minilm": Scale(
+        alike=0.518, hurts=0.573, surely_hurts=0.838, harm_least=0.209, cued_least=0.153, listening=0.565, sampled=1
+    ),
 }
 
 

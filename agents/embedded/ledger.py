@@ -35,8 +35,8 @@ ABSENT_AFTER = 2
 """Turns in a row in which nothing was met, after which one more leaves the person alone."""
 HABIT = 8
 """Turns that told something new, from which a habit can be told."""
-LISTENING, ERROR = 0.6, 0.8
-"""Contingency of a companion that listens, at least, and by how much a single turn may mislead about it."""
+ERROR = 0.8
+"""By how much a single turn may mislead about the contingency of a companion (`Scale.listening`)."""
 CALLED_FOR = {"A.prog.1.names": "feeling", "P.prog.2.empowers": "wish"}
 """Acts that what was told calls for by its kind: a feeling put into words wants to be heard as that, a wish wants a hand.
 These two kinds no listener mistakes; what shows no feeling in so many words, or is a belief, even a good one may miss."""
@@ -319,7 +319,9 @@ class Ledger:
     @property
     def by_rote(self) -> bool:
         """Whether the acts have nothing to do with what was told: far below what listening shows, error allowed for."""
-        return self.tellings >= HABIT and self.contingency < LISTENING - ERROR / math.sqrt(self.tellings)
+        return self.tellings >= HABIT and self.contingency < self.story.scale.listening - ERROR / math.sqrt(
+            self.tellings
+        )
 
     def worn(self, i: int) -> bool:
         """Whether a thing was served in two turns or more, and was not raised again just now."""
