@@ -17,7 +17,7 @@ from lighthouse import (
 )
 
 from echo_env.agents.embedded.anchors import anchors_of, reader
-from echo_env.agents.embedded.judge import _Bench
+from echo_env.agents.embedded.findings import Bench
 from echo_env.agents.embedded.ledger import Ledger, story_of
 from echo_env.profiles import Scenario
 from echo_env.roles import profiles_of
@@ -148,7 +148,7 @@ def test_trust_that_the_deeper_act_takes_by_rank(first: Axis, threshold: str, de
     """0, 3 and 6 by the need's rank, and 2 more each for a high threshold and for somebody defensive."""
     profile = profiles_of(keeper(first, threshold, defensiveness))[1]
     ledger = Ledger(story_of(profile))
-    bench = _Bench(ledger, profile, reader("epm_v1"), anchors_of("epm_v1"), asked=False)
+    bench = Bench(ledger, profile, reader("epm_v1"), anchors_of("epm_v1"), asked=False)
     for rank, need in enumerate(profile.needs):
         for trust in range(-2, 12):
             ledger.trust = trust
