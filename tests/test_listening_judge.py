@@ -146,6 +146,15 @@ def test_who_left_the_feeling_out_where_none_was_voiced_is_heard_at_the_eighth_t
     assert verdicts(talk)[-1].levels.a_prog == 2
 
 
+def test_advice_by_rote_gains_nothing_and_is_not_held_against_the_reply_twice() -> None:
+    """Whoever gives advice is answered by what advice does to this person."""
+    advice = ("beat4.0", "You could write down which day the buyer painted her hull.")
+    heard, by_rote = (verdicts([*talk, advice])[-1] for talk in (GUESSES[:5], GUESSES))
+    assert (heard.levels.c_prog, heard.levels.a_neg) == (1, -1)
+    assert max(by_rote.levels) == 0
+    assert "the same acts whatever is told" not in {e.reason for e in by_rote.evidence}
+
+
 async def play(name: str, scenario: Scenario) -> Ledger:
     """The judge's ledger at the end of a conversation."""
     judge, seed = EmbeddedJudge(), conversation_seed(0, scenario.id)
@@ -163,7 +172,6 @@ def test_phrases_filled_with_nouns_go_by_rote(attack: str) -> None:
     for scenario in list(benchmark().values())[::10]:
         found = asyncio.run(play(f"attack:{attack}", scenario))
         assert found.by_rote, (scenario.id, found.contingency)
-        assert found.contingency < 0.3
 
 
 # --- what is overlooked
