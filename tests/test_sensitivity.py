@@ -164,7 +164,17 @@ def test_an_unknown_judge_is_an_error() -> None:
 
 def case(own: float, *others: float, scenario: str = "a", turn: int = 1) -> Case:
     works = {f"{'rotate' if k < 2 else 'borrow'}-{k}": x for k, x in enumerate(others)}
-    return Case(scenario=scenario, turn=turn, first="C", healed=False, own=own, switched=works, alone=works, deaf=works, levels={})
+    return Case(
+        scenario=scenario,
+        turn=turn,
+        first="C",
+        healed=False,
+        own=own,
+        switched=works,
+        alone=works,
+        deaf=works,
+        levels={},
+    )
 
 
 def test_shares_by_hand() -> None:
