@@ -3,8 +3,8 @@
 Each reply (`sim_profiles/sensitivity/replies.yaml`) was written by hand to suit one person's own needs. It is judged
 for that person, and for the same person in the same story with another order of needs and the opposite defensiveness.
 What is compared is the work under `strict`. A person's deficit goes with their needs (whoever ranks P first lacks most
-on P), so work depends on the needs twice: by the levels, which are the judge's, and by the deficit, which is EPM's. Both
-are shown apart as well.
+on P), so work depends on the needs twice: by the levels, which are the judge's, and by the deficit, which is EPM's.
+Both are shown apart as well.
 """
 
 from __future__ import annotations

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from echo_env.agents.embedded.anchors import anchors_of, reader, spoken, turns_of_phrase
+from echo_env.agents.embedded.anchors import FALSE_ALARMS, Cues, anchors_of, reader, rubric, spoken, turns_of_phrase
 from echo_env.yamlfiles import read_yaml
 
 GOLDENS: dict[str, list[str]] = read_yaml(Path(__file__).parent / "goldens" / "acts_en.yaml")
 GOOD = ("A.prog.1.validates", "C.prog.2.reframes", "P.prog.1.affirms", "P.prog.2.empowers", "P.prog.1.advises")
 FOUND = {
-    "A.prog.1.validates": 0.45, "C.prog.2.reframes": 0.55, "P.prog.1.affirms": 0.4, "P.prog.2.empowers": 0.65,
-    "P.prog.1.advises": 0.2,
+    "A.prog.1.validates": 0.65, "C.prog.2.reframes": 0.7, "P.prog.1.affirms": 0.75, "P.prog.2.empowers": 0.8,
+    "P.prog.1.advises": 0.3,
 }  # fmt: skip
 """Share of each act's sentences that must be found: some 0.15 below what was measured."""
 
@@ -44,11 +44,11 @@ def test_good_acts_are_found(act: str) -> None:
 @pytest.mark.parametrize("act", GOOD)
 def test_other_sentences_are_seldom_taken_for_a_good_act(act: str) -> None:
     taken = [act in s for other, each in on_goldens().items() if other != act for s in each]
-    assert sum(taken) <= 0.12 * len(taken)
+    assert sum(taken) <= (FALSE_ALARMS["prog"] + 0.02) * len(taken)
 
 
 def test_sentences_that_do_nothing_mostly_show_nothing() -> None:
-    assert sum(not s for s in on_goldens()["none"]) >= 0.6 * len(GOLDENS["none"])
+    assert sum(not s for s in on_goldens()["none"]) >= 0.5 * len(GOLDENS["none"])
 
 
 def test_harm_is_told_from_good() -> None:
@@ -103,3 +103,18 @@ def test_turns_of_phrase_by_hand() -> None:
 
 def test_an_examples_story_words_and_feelings_become_one_blank() -> None:
     assert spoken("You felt {the old wound} ashamed, and went {home}.") == ["you", "felt", "_", "and", "went", "_"]
+
+
+def test_looking_for_cues_by_their_first_word_finds_what_plain_search_finds() -> None:
+    found = rubric("epm_v1")
+    acts = tuple(a for a in found.anchors if a.found_by == "act")
+    cues, plainly = Cues(acts), [re.compile("|".join(f"(?:{c})" for c in a.cues)) for a in acts]
+    texts = [*(t for a in found.anchors for t in (*a.for_, *a.against)), *found.neutral]
+    hits = 0
+    for text in (re.sub(r"[{}]", "", t).lower().replace("\u2019", "'") for t in texts):
+        searched = {k for k, pattern in enumerate(plainly) if pattern.search(text)}
+        hits += len(searched)
+        if not re.search(r"n't|\b(not|never|without|no reason to)\b", text):  # a denial takes harm back
+            assert cues.found(text) == searched, text
+        assert cues.found(text) <= searched, text
+    assert hits > 150

@@ -5,18 +5,20 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from statistics import median
 
 import pytest
 
 from echo_env.agents.embedded import EmbeddedActor, EmbeddedDirector, EmbeddedJudge
 from echo_env.agents.embedded.director import HALFWAY, HINT_EVERY, LEAVES_AFTER, STRATEGY_OF
+from echo_env.agents.embedded.ledger import HABIT, Ledger
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed
 from echo_env.profiles import STAGES, Scenario, benchmark
 from echo_env.rewards import epm
-from echo_env.roles import Cast, Cue, Director, DirectorView, Judge, JudgeView, chapter_of, cue_of
+from echo_env.roles import Cast, Cue, Director, DirectorView, Exchange, Judge, JudgeView, chapter_of, cue_of
 from echo_env.scorers import get_scorer
 from echo_env.session import DialogueSession
-from echo_env.types import AXES, Direction, Judgement, Levels, Turn
+from echo_env.types import AXES, Direction, EpmDelta, Evidence, Judgement, Levels, Turn
 
 THIRTY = list(benchmark().values())
 SEVEN = {
@@ -139,13 +141,57 @@ def test_arguments_are_those_of_their_function(plays: dict[str, list[Play]]) -> 
     assert used["adjust_empathy_strategy"] == allowed["adjust_empathy_strategy"]
 
 
-def test_what_is_offered_has_not_been_said(plays: dict[str, list[Play]]) -> None:
+BACK = "Come back to what nobody took up."
+
+
+def test_what_is_offered_has_not_been_said_but_where_they_come_back(plays: dict[str, list[Play]]) -> None:
     for p, view, direction in calls(plays):
         said = "\n".join(e.user for e in view.history)
         lines = dict(p.scenario.items())
         for item in direction.lines:
             if not item.startswith("need"):
-                assert lines[item].say not in said, (p.scenario.id, item)
+                assert (lines[item].say in said) == (direction.words == BACK), (p.scenario.id, item)
+
+
+def test_they_come_back_only_to_what_no_reply_has_met_on_the_lacking_axis(plays: dict[str, list[Play]]) -> None:
+    back = [(view, direction) for _, view, direction in calls(plays) if direction.words == BACK]
+    assert len(back) >= 20
+    for view, direction in back:
+        axis = AXES[min(range(3), key=lambda k: position(view)[k])]
+        assert direction.reason == f"unmet on {axis}"
+        good = [e for j in view.judgements if j for e in j.evidence if e.axis == axis and e.level > 0]
+        assert set(direction.lines).isdisjoint(e.item for e in good)
+
+
+def test_they_come_back_to_what_waits_longest_by_hand() -> None:
+    """All is told, A lacks most; of what has a feeling one line was met on A, one on C alone, the rest not at all."""
+    scenario = THIRTY[0]
+    lines = dict(scenario.items())
+    felt = [item for item, line in lines.items() if line.feeling is not None]
+    order = [*(item for item in lines if item not in felt), *felt[2:], felt[0], felt[1]]
+    said = [*(lines[item].say for item in order), *["Hm."] * (1 - len(order) % 2)]  # they come back on odd turns
+    met = (
+        Evidence(axis="A", direction="prog", level=1, anchor="A.prog.1.validates", quote="Hm.", item=felt[0]),
+        Evidence(axis="C", direction="prog", level=1, anchor="C.prog.1.reflects", quote="Hm.", item=felt[1]),
+    )
+    judgements = (
+        *[Judgement(levels=Levels(), judge="hand")] * (len(said) - 1),
+        Judgement(levels=Levels(c_prog=1, a_prog=1), evidence=met, judge="hand"),
+    )
+    state = EpmDelta(
+        position=(-1.0, -9.0, -1.0), delta=(0.0, 0.0, 0.0), work=0.0, energy=0.0, distance=83**0.5, cos=0.0,
+        healed=False,
+    )  # fmt: skip
+    history = tuple(Exchange(text, "Hm.") for text in said)
+    direction = asyncio.run(
+        EmbeddedDirector().direct(DirectorView(scenario, history, scenario.p0, judgements, (state,), 12))
+    )
+    assert (direction.words, direction.reason) == (BACK, "unmet on A")
+    assert direction.lines == (*felt[2:], felt[1])
+
+
+def position(view: DirectorView) -> tuple[float, float, float]:
+    return next((d.position for d in reversed(view.epm) if d is not None), view.p0)
 
 
 def test_a_chapter_is_revealed_with_its_own_lines(plays: dict[str, list[Play]]) -> None:
@@ -222,6 +268,22 @@ def test_a_judge_who_gives_no_judgement_does_not_stop_it() -> None:
         director = EmbeddedDirector()
         view = DirectorView(scenario, (), scenario.p0, (None,), (None,), 12)
         assert asyncio.run(director.direct(view)).function in SEVEN - {"end_conversation"}
+
+
+def test_skilled_is_heard_to_listen_with_nearly_everybody(plays: dict[str, list[Play]]) -> None:
+    """What it does goes with what was told; that of the adviser, who names no feeling, does not."""
+    listens, advises = ([ledger_of(p) for p in plays[name]] for name in ("skilled", "adviser"))
+    assert min(found.tellings for found in listens) >= HABIT
+    assert sum(found.by_rote for found in listens) <= 1
+    assert median(found.contingency for found in listens) >= 0.6
+    assert median(found.contingency for found in advises) <= 0.3
+
+
+def ledger_of(p: Play) -> Ledger:
+    judge = p.session.cast.judge
+    assert isinstance(judge, EmbeddedJudge)
+    assert judge._ledger is not None
+    return judge._ledger
 
 
 # --- the end is refused before the minimum turn

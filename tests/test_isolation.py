@@ -238,7 +238,7 @@ def test_no_epm_number_stands_in_a_cue_or_a_message(plays: list[Play]) -> None:
 def test_cues_are_stage_directions_in_words_and_lines_of_the_story(plays: list[Play]) -> None:
     plain = {
         "", "Go on where you are.", "That did not land. Hold back and see.", "Let it show what you miss in this talk.",
-        "Stay with what has been said.", "This leads nowhere. Leave.",
+        "Stay with what has been said.", "This leads nowhere. Leave.", "Come back to what nobody took up.",
     }  # fmt: skip
     for p in plays:
         s = p.scenario

@@ -1,127 +1,41 @@
-"""The embedded judge, by hand on one small person: what counts, for whom, how often; and what no reply can do to it."""
+"""The embedded judge, by hand on one small person: each anchor by a clear example; and what no reply can do to it."""
 
 import asyncio
 import random
 import re
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lighthouse import (
+    ASHAMED,
+    ASKS,
+    AT_SEA,
+    HEARD,
+    MET,
+    PLAIN,
+    SAY,
+    STANDS_FOR,
+    STEADY,
+    WHICH_DAY,
+    WRITE_DOWN,
+    Talk,
+    anchors,
+    exchanges,
+    judge_all,
+    keeper,
+    verdict,
+    verdicts,
+)  # fmt: skip
 
-from echo_env.agents.embedded.anchors import Cues, anchors_of, rubric
+from echo_env.agents.embedded.anchors import anchors_of
 from echo_env.agents.embedded.judge import MAX_WORDS, EmbeddedJudge
-from echo_env.agents.embedded.language import lexicon, split_sentences, voiced_feelings
 from echo_env.errors import ScenarioError
-from echo_env.profiles import IEDR_ITEMS, STAGES, Scenario, benchmark
-from echo_env.roles import Exchange, JudgeProfile, JudgeView, profiles_of
+from echo_env.profiles import benchmark
+from echo_env.roles import JudgeView, profiles_of
 from echo_env.types import AXES, Axis, Judgement, Levels
-
-SAY = {
-    "opening": "My sister sold our father's boat while I was out at sea.",
-    "childhood.0": "At nine I learned every knot from my father on the kitchen floor.",
-    "teens.0": "Nobody keeps a deckhand who drops the rope.",
-    "young_adult.0": "I took the lighthouse post, two hours from the next house.",
-    "now.0": "Every evening I copy the weather into the log by hand.",
-    "beat1.0": "I'm ashamed of the letter that I posted to Karin.",
-    "beat2.0": "Any decent brother would have seen the auction coming.",
-    "beat3.0": "I want to sail across the strait once more before winter.",
-    "beat4.0": "The buyer painted her hull green and gave her another name.",
-    "turn.0": "I signed the harbour papers myself, in March, without reading them.",
-}
-KIND_AND_FEELING = {
-    "opening": ("fact", "betrayed"),
-    "childhood.0": ("strength", "tender"),
-    "teens.0": ("belief", None),
-    "young_adult.0": ("fact", "lonely"),
-    "now.0": ("strength", None),
-    "beat1.0": ("feeling", "ashamed"),
-    "beat2.0": ("belief", "guilty"),
-    "beat3.0": ("wish", None),
-    "beat4.0": ("fact", "grieving"),
-    "turn.0": ("fact", None),
-}
-ASKS = {
-    "C": ("Help me lay the dates in a row, like buoys.", "Somebody should check my reckoning."),
-    "A": ("Don't mend anything yet, keep me company at the pier.", "Sit on the bollard with me a minute."),
-    "P": ("Ask me which course I would steer.", "Leave the tiller in my hands."),
-}
-HURTS = {
-    "C": "Being told that families always quarrel over money.",
-    "A": "Being told that a boat is only planks and nails.",
-    "P": "Being told that he is too old for the water.",
-}
-LEVELS = {
-    "C": {"C.1": 2, "C.3": 1, "A.1": 1, "P.1": 1},
-    "A": {"A.1": 2, "A.3": 1, "C.1": 1, "P.1": 1},
-    "P": {"P.2": 1, "C.1": 1, "A.1": 1},
-}
-
-
-def keeper(first: Axis = "A", threshold: str = "low", defensiveness: str = "low") -> Scenario:
-    """A lighthouse keeper with ten lines; `first` is what he needs most."""
-
-    def line(item: str) -> dict[str, Any]:
-        kind, feeling = KIND_AND_FEELING[item]
-        return {"say": SAY[item], "about": "the boat she sold", "kind": kind, "feeling": feeling}
-
-    def chapter(item: str) -> dict[str, Any]:
-        return {"event": "Something happened.", "lines": [line(item)]}
-
-    ranked = [first, *(axis for axis in AXES if axis != first)]
-    return Scenario.model_validate(
-        {
-            "id": "lighthouse", "language": "en", "split": "dev", "domain": "family", "threshold": threshold,
-            "persona": {
-                "name": "Nils Brandt", "age": 61, "job": "lighthouse keeper", "traits": ["patient", "dry"],
-                "register": "plain", "speech": "Short sentences.", "defensiveness": defensiveness,
-            },
-            "needs": [{"axis": a, "wants": "To hear it.", "hurts": HURTS[a], "asks": ASKS[a]} for a in ranked],
-            "iedr": {item: {"level": LEVELS[first].get(item, 0), "reason": "Because."} for item in IEDR_ITEMS},
-            "life": {stage: chapter(f"{stage}.0") for stage in STAGES},
-            "situation": {"summary": "Karin sold the boat that Nils owned with her.", "trigger": "An empty mooring."},
-            "opening": line("opening"),
-            "beats": [chapter(f"beat{i}.0") for i in (1, 2, 3, 4)],
-            "turning_point": chapter("turn.0"),
-            "ending": {"event": "He calls Karin.", "says": ["I will ring her now.", "The log is closed for tonight."]},
-        }
-    )  # fmt: skip
-
-
-Talk = Sequence[tuple[str, str]]
-"""Pairs of a message (or the id of a line) and the reply to it."""
-
-
-def exchanges(talk: Talk) -> list[Exchange]:
-    return [Exchange(SAY.get(user, user), reply) for user, reply in talk]
-
-
-def verdicts(talk: Talk, scenario: Scenario | None = None, judge: EmbeddedJudge | None = None) -> list[Judgement]:
-    profile = profiles_of(scenario or keeper())[1]
-    return judge_all(profile, exchanges(talk), judge or EmbeddedJudge())
-
-
-def judge_all(profile: JudgeProfile, talk: list[Exchange], judge: EmbeddedJudge) -> list[Judgement]:
-    async def run() -> list[Judgement]:
-        return [await judge.judge(JudgeView(profile, tuple(talk[:k]), e)) for k, e in enumerate(talk)]
-
-    return asyncio.run(run())
-
-
-def verdict(*talk: tuple[str, str], scenario: Scenario | None = None) -> Judgement:
-    """The judgement of the last reply of a talk."""
-    return verdicts(talk, scenario)[-1]
-
-
-def anchors(judgement: Judgement) -> set[str]:
-    return {e.anchor for e in judgement.evidence}
-
-
-HEARD: Talk = [("opening", "So the boat went while you were at sea."), ("beat1.0", "Ashamed of that letter, then.")]
-"""Two turns after which this person feels heard."""
-
 
 # --- each family of anchors, by a clear example
 
@@ -137,16 +51,30 @@ class Clear(NamedTuple):
     first: Axis = "A"
 
 
-STANDS_FOR = "You kept that log by hand, and it shows what you stand for."
-STEADY = "It takes a steady person to copy the weather so faithfully."
-PLAIN = "The log again, the weather by hand."
-WHICH_DAY = "Which day before winter would you choose to cross the strait?"
-WRITE_DOWN = "You could write down which day you will sail across the strait."
+FELT: Talk = [
+    ("opening", "Betrayed, I think."),
+    ("young_adult.0", "Lonely, and no wonder."),
+    ("beat2.0", "Guilty about it, I would guess."),
+]
+"""Three turns in which a fact or a belief was told each time, and only what is felt was taken up."""
+FACTS: Talk = [
+    ("opening", "So the boat went while you were at sea."),
+    ("young_adult.0", "How far was the lighthouse from the next house?"),
+    ("beat2.0", "You think a decent brother sees an auction coming."),
+]
+"""Three turns in which a feeling showed each time, and only what happened was taken up."""
+PASSED_OVER: Talk = [
+    ("childhood.0", "Something tender in that, nine years old."),
+    ("now.0", "And that happens daily?"),
+    ("beat3.0", "When does it get cold over there?"),
+]
+"""Two strengths and a wish, and none taken up."""
+HULL = "Green, that hull, and her name gone with it."
 
 CLEAR = [
-    Clear("C.prog.1.reflects", "opening", "So the boat was gone from under you, out at sea as you were."),
-    Clear("C.prog.1.reflects", "opening", "Which of you two had the papers of the boat?"),
-    Clear("C.prog.2.reframes", "beat2.0", "Maybe the auction isn't proof of what a brother is worth.", HEARD),
+    Clear("C.prog.1.reflects", *AT_SEA, [ASHAMED]),
+    Clear("C.prog.1.reflects", "opening", "Which of you two had the papers of the boat?", [ASHAMED]),
+    Clear("C.prog.2.reframes", "beat2.0", "Maybe the auction isn't proof of what a brother is worth.", [AT_SEA], "C"),
     Clear(
         "C.prog.2.connects",
         "beat4.0",
@@ -156,12 +84,13 @@ CLEAR = [
     Clear("C.prog.2.meets", ASKS["C"][0], "Those dates don't have to mean that you were careless.", first="C"),
     Clear("C.neg.1.ignores", "opening", "What films do you like?"),
     Clear("C.neg.1.hollow", "opening", "I'm here for you whenever you need me."),
+    Clear("C.neg.1.overlooks", "beat4.0", "Grief, that is.", FELT),
     Clear("C.neg.1.parrots", "opening", "You said your sister sold your father's boat while you were out at sea."),
     Clear("C.neg.2.misreads", "opening", "Have you asked your husband about the boat?"),
     Clear("C.neg.2.misreads", "beat1.0", "You're not really ashamed of that letter."),
     Clear("C.neg.2.gaslights", "opening", "You are imagining things about the boat."),
-    Clear("A.prog.1.names", "beat1.0", "You felt ashamed of that letter to Karin."),
-    Clear("A.prog.1.validates", "beat1.0", "No wonder that letter to Karin still stings."),
+    Clear("A.prog.1.names", "beat1.0", "You felt ashamed of that letter to Karin.", [AT_SEA], "C"),
+    Clear("A.prog.1.validates", "beat1.0", "No wonder that letter to Karin still stings.", [AT_SEA], "C"),
     Clear("A.prog.2.unspoken", "opening", "I'd guess you felt betrayed when the boat was sold."),
     Clear(
         "A.prog.2.deepens",
@@ -176,7 +105,8 @@ CLEAR = [
     Clear("A.neg.1.cold", "opening", ""),
     Clear("A.neg.1.rushes", "opening", "You should write to a lawyer about the boat."),
     Clear("A.neg.1.minimises", "opening", "It's not such a big deal, a boat."),
-    Clear("A.neg.1.circles", "Hm.", PLAIN, [("now.0", STANDS_FOR), ("Hm.", STEADY)]),
+    Clear("A.neg.1.overlooks", "beat4.0", HULL, FACTS, "C"),
+    Clear("A.neg.1.circles", "Hm.", PLAIN, [("now.0", STANDS_FOR), ("Hm.", STEADY)], "P"),
     Clear("A.neg.2.judges", "opening", "It was your own fault that the boat was sold."),
     Clear("A.neg.2.judges", "opening", "A boat is only planks and nails."),
     Clear(
@@ -185,10 +115,11 @@ CLEAR = [
         "I can picture that mooring quite well.",
         [("Hm.", "I can picture that mooring quite well.")],
     ),
-    Clear("P.prog.1.affirms", "now.0", STANDS_FOR),
-    Clear("P.prog.1.advises", "beat3.0", WRITE_DOWN, HEARD, "P"),
-    Clear("P.prog.2.empowers", "beat3.0", WHICH_DAY, HEARD),
+    Clear("P.prog.1.affirms", "now.0", STANDS_FOR, HEARD),
+    Clear("P.prog.1.advises", "beat3.0", WRITE_DOWN, MET["P"][:2], "P"),
+    Clear("P.prog.2.empowers", "beat3.0", WHICH_DAY, MET["P"][:2], "P"),
     Clear("P.prog.2.meets", ASKS["P"][0], "Which course would you choose to steer, if it were up to you?", first="P"),
+    Clear("P.neg.1.overlooks", "opening", "So the boat went while you were at sea.", PASSED_OVER),
     Clear("P.neg.1.preaches", "opening", "You need to accept that the boat is gone."),
     Clear("P.neg.1.flatters", "opening", "You're a genius, nothing less."),
     Clear("P.neg.2.denies", "opening", "You will never manage to get the boat back."),
@@ -288,225 +219,6 @@ def test_to_tell_nobody_what_they_must_do_is_no_advice() -> None:
     assert "P.neg.1.preaches" not in anchors(verdict(("opening", "I won't tell you what you must do.")))
 
 
-# --- what it reads
-
-
-def test_the_word_lists_hold_words() -> None:
-    lex = lexicon("en")
-    for found in (lex.negators, lex.vague, lex.stopwords, lex.feeling_of, lex.relation_of, lex.mirror):
-        assert [word for word in found if not isinstance(word, str)] == []
-    assert "no" in lex.negators
-
-
-def test_no_shame_is_no_shame() -> None:
-    assert voiced_feelings("I feel no shame about the letter.") == frozenset()
-
-
-def test_no_wonder_denies_nothing() -> None:
-    """To hold when 'no' has become a negator."""
-    judgement = verdict(("beat1.0", "No wonder you're ashamed of that letter."))
-    assert judgement.levels == Levels(a_prog=1)
-
-
-@pytest.mark.parametrize(
-    ("text", "n"),
-    [
-        ("I left. He stayed.", 2),
-        ("Why? Because.", 2),
-        ("Well... I left.", 2),
-        ('He said: "Go!" I went.', 2),
-        pytest.param(
-            "It cost 2.50 at three a.m. in there.",
-            1,
-        ),
-        pytest.param(
-            "I told Dr. Lee about Mrs. Abate.",
-            1,
-        ),
-    ],
-)
-def test_sentences_end_at_their_ends(text: str, n: int) -> None:
-    assert len(split_sentences(text)) == n
-
-
-# --- the ledger: a thing pays once, after it was told
-
-ONCE = [
-    "So the boat was gone from under you.",
-    "That boat, out from your sister's hands into a stranger's.",
-    "Your father's boat, with no word to you about selling.",
-]
-
-
-def test_a_thing_pays_once() -> None:
-    first, second, third = verdicts([("opening", ONCE[0]), ("Hm.", ONCE[1]), ("Hm.", ONCE[2])])
-    assert first.levels.c_prog == 1
-    assert second.levels.c_prog == third.levels.c_prog == 0
-
-
-def test_a_second_serving_earns_nothing_and_costs_nothing() -> None:
-    talk = [("beat1.0", "You felt ashamed of that letter."), ("Hm.", "Ashamed, because of a letter to Karin.")]
-    assert [j.levels for j in verdicts(talk)] == [Levels(a_prog=1), Levels()]
-
-
-def test_a_plain_third_serving_counts_against_the_reply() -> None:
-    talk = [
-        ("now.0", STANDS_FOR),
-        ("Hm.", STEADY),
-        ("Hm.", PLAIN),
-    ]
-    served = verdicts(talk)
-    assert [j.levels for j in served] == [Levels(p_prog=1), Levels(), Levels(a_neg=-1)]
-    assert anchors(served[2]) == {"A.neg.1.circles"}
-
-
-@pytest.mark.parametrize(
-    "talk",
-    [
-        [("opening", ONCE[0]), ("Hm.", ONCE[1]), ("Hm.", ONCE[2])],
-        [
-            ("beat1.0", "You felt ashamed of that letter."),
-            ("Hm.", "Ashamed, because of a letter to Karin."),
-            ("Hm.", "There is Karin's letter, and you so ashamed."),
-        ],
-        [
-            ("now.0", STANDS_FOR),
-            ("Hm.", STEADY),
-            ("Hm.", "That log is proof of how much care you put into things."),
-        ],
-    ],
-    ids=["a fact", "a feeling", "a strength"],
-)
-def test_a_third_serving_counts_against_the_reply(talk: Talk) -> None:
-    assert sum(verdicts(talk)[2].levels[1::2]) < 0
-
-
-def test_what_the_person_raises_again_may_be_answered_again() -> None:
-    talk = [("now.0", STANDS_FOR), ("Hm.", STEADY), ("I keep coming back to the log and the weather.", PLAIN)]
-    assert "A.neg.1.circles" not in anchors(verdicts(talk)[2])
-
-
-@pytest.mark.parametrize(
-    ("item", "reply"),
-    [
-        ("turn.0", "You signed the harbour papers in March, I suppose."),
-        ("young_adult.0", "You took the lighthouse post and were lonely there."),
-        ("now.0", STANDS_FOR),
-        ("beat3.0", WHICH_DAY),
-    ],
-)
-def test_nothing_pays_before_it_was_told(item: str, reply: str) -> None:
-    before, after = verdict(("opening", reply)), verdict(("opening", "Hm."), (item, reply))
-    assert item not in {e.item for e in before.evidence}
-    assert item in {e.item for e in after.evidence if e.level > 0}
-
-
-def test_an_unspoken_feeling_named_rightly_with_its_grounding_is_the_highest() -> None:
-    judgement = verdict(("young_adult.0", "I think you were lonely at that lighthouse."))
-    assert judgement.levels.a_prog == 2
-    (evidence,) = [e for e in judgement.evidence if e.axis == "A"]
-    assert (evidence.anchor, evidence.item) == ("A.prog.2.unspoken", "young_adult.0")
-    assert evidence.quote == "I think you were lonely at that lighthouse."
-
-
-def test_a_near_word_earns_less_than_the_right_one() -> None:
-    near = verdict(("young_adult.0", "I think you were homesick at that lighthouse."))
-    assert near.levels.a_prog == 1
-    assert any(e.reason == "near, not exact" for e in near.evidence)
-
-
-def test_an_unspoken_feeling_pays_once() -> None:
-    talk = [
-        ("young_adult.0", "You were lonely at that lighthouse."),
-        ("Hm.", "It was lonely, living at the lighthouse."),
-    ]
-    assert [j.levels.a_prog for j in verdicts(talk)] == [2, 0]
-
-
-def test_a_feeling_that_is_not_there_is_a_mismatch() -> None:
-    judgement = verdict(("young_adult.0", "You were jealous of the lighthouse."))
-    assert judgement.levels.a_neg == -1
-    assert judgement.levels.a_prog == 0
-    assert "A.neg.1.mismatch" in anchors(judgement)
-
-
-def test_the_person_may_be_asked_about_a_feeling() -> None:
-    assert verdict(("young_adult.0", "Were you jealous, out at the lighthouse?")).levels.a_neg == 0
-
-
-def test_a_relation_that_the_person_does_not_have_is_a_misreading() -> None:
-    assert verdict(("opening", "What did your wife make of the boat?")).levels.c_neg == -2
-    assert verdict(("opening", "What did your sister make of the boat?")).levels.c_neg == 0
-    assert verdict(("opening", "What did your father make of the boat?")).levels.c_neg == 0
-
-
-def test_a_voiced_feeling_denied_is_a_misreading() -> None:
-    assert verdict(("beat1.0", "You're not really ashamed of that letter.")).levels.c_neg == -2
-
-
-MIRROR = {"I'm": "you're", "I": "you", "My": "your", "my": "your", "our": "your", "myself": "yourself", "was": "were"}
-
-
-@pytest.mark.parametrize("item", SAY)
-def test_a_copy_in_second_person_earns_nothing(item: str) -> None:
-    turned = " ".join(MIRROR.get(word.strip(","), word) for word in SAY[item].split())
-    judgement = verdict((item, turned))
-    assert "C.neg.1.parrots" in anchors(judgement)
-    assert sum(level for level in judgement.levels if level > 0) == 0
-
-
-def test_a_verbatim_copy_earns_nothing() -> None:
-    copied = [verdict((item, text)) for item, text in SAY.items()]
-    assert [sum(level for level in j.levels if level > 0) for j in copied] == [0] * len(SAY)
-    assert all("C.neg.1.parrots" in anchors(j) for j in copied)
-
-
-# --- relative to this person
-
-
-def test_advice_before_being_heard_hurts_who_wants_to_be_heard() -> None:
-    judgement = verdict(("beat3.0", WRITE_DOWN), scenario=keeper("A"))
-    assert judgement.levels.a_neg == -1
-    assert judgement.levels.p_prog == 0
-    assert "A.neg.1.rushes" in anchors(judgement)
-
-
-def test_advice_helps_who_wants_to_act_and_asked() -> None:
-    judgement = verdict(*HEARD, (f"{SAY['beat3.0']} What should I do?", WRITE_DOWN), scenario=keeper("P"))
-    assert judgement.levels == Levels(p_prog=1)
-    assert anchors(judgement) == {"P.prog.1.advises"}
-
-
-def test_advice_that_was_asked_for_never_hurts() -> None:
-    for first in AXES:
-        for before in ([], HEARD):
-            judgement = verdict(*before, (f"{SAY['beat3.0']} What should I do?", WRITE_DOWN), scenario=keeper(first))
-            assert min(judgement.levels) == 0, (first, before)
-
-
-def test_a_high_threshold_takes_longer_to_feel_heard() -> None:
-    low, high = (
-        verdict(*HEARD, ("beat3.0", WHICH_DAY), scenario=keeper("P", threshold=threshold))
-        for threshold in ("low", "high")
-    )
-    assert (low.levels.p_prog, high.levels.p_prog) == (2, 1)
-
-
-def test_a_lecture_hurts_the_defensive_more() -> None:
-    lecture = "You need to accept that the boat is gone."
-    calm, touchy = (
-        verdict(("opening", lecture), scenario=keeper("C", defensiveness=degree)) for degree in ("low", "high")
-    )
-    assert (calm.levels.a_neg, touchy.levels.a_neg) == (0, -1)
-    assert calm.levels.p_neg == touchy.levels.p_neg == -1
-
-
-def test_harm_takes_trust_away() -> None:
-    hurt = ("Hm.", "It was your own fault.")
-    assert verdict(*HEARD, ("beat3.0", WHICH_DAY)).levels.p_prog == 2
-    assert verdict(*HEARD, hurt, ("beat3.0", WHICH_DAY)).levels.p_prog == 1
-
-
 # --- comfort and templates
 
 
@@ -526,31 +238,8 @@ def test_feeling_at_the_person_is_performed(reply: str) -> None:
 
 
 def test_comfort_that_names_the_situation_is_not_performed() -> None:
-    judgement = verdict(("opening", "I'm so sorry that your sister sold the boat."))
+    judgement = verdict(ASHAMED, ("opening", "I'm so sorry that your sister sold the boat."))
     assert judgement.levels == Levels(c_prog=1)
-
-
-SLOT = "It makes sense that you feel strange about {}."
-
-
-def test_a_repeated_template_is_the_strongest_harm() -> None:
-    talk = [("opening", "the boat"), ("beat1.0", "the letter"), ("beat3.0", "the strait"), ("now.0", "the log")]
-    judged = verdicts([(item, SLOT.format(noun)) for item, noun in talk])
-    assert judged[0].levels.a_prog == 1
-    assert judged[1].levels == Levels()
-    for judgement in judged[2:]:
-        assert judgement.levels == Levels(a_neg=-2)
-        assert anchors(judgement) == {"A.neg.2.repeats"}
-
-
-def test_a_sentence_said_before_is_the_strongest_harm() -> None:
-    talk = [("opening", "I can see that boat in front of me."), ("beat1.0", "I can see that boat in front of me.")]
-    assert verdicts(talk)[1].levels == Levels(a_neg=-2)
-
-
-def test_a_short_word_may_come_twice() -> None:
-    talk = [("opening", "I see."), ("beat1.0", "I see."), ("beat3.0", "I see.")]
-    assert [("A.neg.2.repeats" in anchors(j)) for j in verdicts(talk)] == [False, False, True]
 
 
 # --- replies of a bad form
@@ -575,12 +264,12 @@ HEAP = Levels(c_neg=-1, a_neg=-1, p_neg=-1)
             "Ich verstehe dich gut, das Boot war dein Vater und jetzt ist es weg.", "noise", HEAP, id="German"
         ),
         pytest.param("boat " * 3_000, "noise", HEAP, id="one-word"),
-        pytest.param("The boat was gone. " * 80, "monologue", Levels(c_prog=1, a_neg=-1), id="long"),
+        pytest.param("The boat was gone. " * 80, "monologue", Levels(c_prog=2, a_neg=-1), id="long"),
         pytest.param("and then the boat was gone and so it was " * 60, "monologue", COLD, id="endless"),
     ],
 )
 def test_a_bad_form_has_a_defined_judgement(reply: str, note: str, levels: Levels) -> None:
-    judgement = verdict(("opening", reply))
+    judgement = verdict(("opening", reply), scenario=keeper("C"))
     assert (judgement.note, judgement.levels) == (note, levels)
     assert "A.neg.1.cold" in anchors(judgement)
     assert all(e.quote in reply for e in judgement.evidence)
@@ -593,7 +282,7 @@ def test_only_what_stands_within_the_limit_is_judged() -> None:
     late = verdict(("beat1.0", filler + "You felt ashamed of that letter to Karin."))
     assert (late.note, late.levels.a_prog) == ("monologue", 0)
     early = verdict(("beat1.0", "You felt ashamed of that letter to Karin. " + filler))
-    assert (early.note, early.levels.a_prog) == ("monologue", 1)
+    assert (early.note, early.levels.a_prog) == ("monologue", 2)
 
 
 def test_one_careless_word_is_cold() -> None:
@@ -739,21 +428,3 @@ def test_a_reply_in_html_or_markup_is_read_as_its_words() -> None:
     plain = verdict(("young_adult.0", "I think you were lonely at that lighthouse."))
     marked = verdict(("young_adult.0", "*I think* you were **lonely** at that lighthouse."))
     assert marked.levels == plain.levels
-
-
-# --- cues
-
-
-def test_looking_for_cues_by_their_first_word_finds_what_plain_search_finds() -> None:
-    found = rubric("epm_v1")
-    acts = tuple(a for a in found.anchors if a.found_by == "act")
-    cues, plainly = Cues(acts), [re.compile("|".join(f"(?:{c})" for c in a.cues)) for a in acts]
-    texts = [*(t for a in found.anchors for t in (*a.for_, *a.against)), *found.neutral]
-    hits = 0
-    for text in (re.sub(r"[{}]", "", t).lower().replace("\u2019", "'") for t in texts):
-        searched = {k for k, pattern in enumerate(plainly) if pattern.search(text)}
-        hits += len(searched)
-        if not re.search(r"n't|\b(not|never|without|no reason to)\b", text):  # a denial takes harm back
-            assert cues.found(text) == searched, text
-        assert cues.found(text) <= searched, text
-    assert hits > 150

@@ -35,11 +35,11 @@ def test_two_hundred_replies_over_all_people_early_and_late() -> None:
 
 def runs(text: str) -> set[tuple[str, ...]]:
     words = re.findall(r"[a-z0-9']+", text.lower())
-    return {tuple(words[i : i + 5]) for i in range(len(words) - 4)}
+    return {tuple(words[i : i + 6]) for i in range(len(words) - 5)}
 
 
 @pytest.mark.parametrize("other", ["rubrics/epm_v1.yaml", "voices/companion_en.yaml"])
-def test_no_five_words_in_a_row_are_the_rubrics_or_the_companions(other: str) -> None:
+def test_no_six_words_in_a_row_are_the_rubrics_or_the_companions(other: str) -> None:
     known = runs(re.sub(r"[{}\"]", "", (data_root() / other).read_text(encoding="utf-8")))
     assert [(r.scenario, r.turn) for r in replies() if runs(r.text) & known] == []
 
@@ -129,8 +129,11 @@ def all_of(found: sensitivity.Sensitivity) -> sensitivity.Share:
     return next(share for share in found.shares if share.name == "all")
 
 
-def test_a_deaf_judge_ties_everywhere() -> None:
-    share = all_of(measure(f"{__name__}:Deaf", limit=20))
+def test_the_levels_of_a_deaf_judge_tie_everywhere() -> None:
+    """What is left to fall is the deficit, which goes with the needs."""
+    found = measure(f"{__name__}:Deaf", limit=20)
+    share = next(s for s in found.shares if s.name == "levels alone, same deficit")
+    assert all(case.deaf == case.switched for case in found.cases)
     assert (share.n, share.falls, share.ties, share.rises, share.difference) == (20, 0.0, 1.0, 0.0, 0.0)
 
 
@@ -214,3 +217,17 @@ def test_the_command_prints_the_share_and_writes_json() -> None:
     assert "rotate-1" in text
     broken = ["validate", "persona", "--limit", "2", "--judge", f"{__name__}:Broken"]
     assert CliRunner().invoke(cli.app, broken).exit_code == 3
+
+
+# --- the embedded judge, on a few
+
+
+def test_work_falls_more_often_than_it_rises_where_the_needs_are_switched() -> None:
+    """One early reply to each person of the working half, and a second: a small version of the whole measure."""
+    share = all_of(measure("embedded", limit=30))
+    assert share.n == 30
+    assert share.falls is not None
+    assert share.rises is not None
+    assert share.falls > share.rises
+    assert share.difference is not None
+    assert share.difference > 0

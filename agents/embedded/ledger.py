@@ -40,8 +40,9 @@ HABIT = 8
 ERROR = 0.8
 """By how much a single turn may mislead about the contingency of a companion (`Scale.listening`)."""
 CALLED_FOR = {"A.prog.1.names": "feeling", "P.prog.2.empowers": "wish"}
-"""Acts that what was told calls for by its kind: a feeling put into words wants to be heard as that, a wish wants a hand.
-These two kinds no listener mistakes; what shows no feeling in so many words, or is a belief, even a good one may miss."""
+"""Acts that what was told calls for by its kind: a feeling put into words wants to be heard as that, a wish wants a
+hand. These two kinds no listener mistakes; what shows no feeling in so many words, or is a belief, even a good one may
+miss."""
 THREADS = 8
 """How many of the likest things in other chapters belong with a thing: a tie to one of them is a connection."""
 

@@ -140,7 +140,7 @@ class Skilled:
         self.seed = seed
 
     async def respond(self, observation: Observation) -> str:
-        """Return up to four sentences: for what is felt, wanted, believed, can be done, and for what belongs with it."""
+        """Return up to four sentences: for what is felt, wanted, believed, can be done, and what belongs with it."""
         listener = Listener.of(observation, self.seed)
         if not listener.heard:
             return listener.say("lean", Heard("", (), "fact", {}, (), "", 0.0, 0.0))
