@@ -65,7 +65,7 @@ class _Said:
     own: list[int]
     """Told things that it refers to itself, closest first."""
     near: list[int]
-    """The same, or those of the nearest sentence where it refers to none itself."""
+    """The same, or those of the sentence before or after where it refers to none itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def find(bench: Bench, spoken: Spoken, near: list[int], reply: Whole) -> str | N
     Args:
         bench: Where to put it.
         spoken: The sentence.
-        near: The told things that it is about, its own or those of the nearest sentence that has some.
+        near: The told things that it is about, its own or those of the sentence before or after.
         reply: What the sentence must know of the whole reply.
 
     Returns:
@@ -238,33 +238,38 @@ def _find_progress(bench: Bench, said: _Said, lists_feelings: bool) -> None:
 
 def _find_feeling(bench: Bench, said: _Said) -> None:
     things = bench.ledger.story.things
-    about = [i for i in said.near or sorted(bench.ledger.fresh) if things[i].feeling]
     if said.sentence.feelings:
-        _find_named(bench, said, about)
+        _find_named(bench, said)
     elif "A.prog.1.validates" in said.acts:
-        for i in about:
+        for i in said.near:
             if things[i].shown and i in said.own and bench.heard("A"):
                 bench.offer("A.prog.2.unspoken", said, i, "makes room for what was shown, not said")
-            else:
+            elif things[i].feeling:
                 bench.offer("A.prog.1.validates", said, i)
 
 
-def _find_named(bench: Bench, said: _Said, about: list[int]) -> None:
-    """A feeling put into words: right and voiced, right and unspoken, near, or not there."""
+def _find_named(bench: Bench, said: _Said) -> None:
+    """A feeling put into words: right and voiced, right and unspoken, near, or not there.
+
+    One that was just voiced may be named by itself; to guess at one that shows, a sentence must say where it shows.
+    """
     ledger, things = bench.ledger, bench.ledger.story.things
     named = said.sentence.feelings
     clusters = {CLUSTER_OF[f] for f in named}
+    felt = [i for i in said.near if things[i].feeling]
     just_voiced = [i for i in ledger.fresh if things[i].feeling in named and not things[i].shown]
-    close = list(dict.fromkeys([*just_voiced, *(i for i in about if CLUSTER_OF[str(things[i].feeling)] in clusters)]))
+    close = list(dict.fromkeys([*just_voiced, *(i for i in felt if CLUSTER_OF[str(things[i].feeling)] in clusters)]))
     for i in close:
         if things[i].feeling not in named:
             bench.offer("A.prog.1.names", said, i, "near, not exact")
-        elif things[i].shown and said.near:
+        elif things[i].shown:
             bench.offer("A.prog.2.unspoken", said, i)
         else:
             bench.offer("A.prog.1.names", said, i)
-    if about and not close and not said.sentence.question and not named & ledger.voiced:
-        bench.add("A.neg.1.mismatch", said.sentence.text, reason=f"what shows is {things[about[0]].feeling}")
+    around = felt or [i for i in sorted(ledger.fresh) if things[i].feeling and not said.near]
+    shows = {CLUSTER_OF[str(things[i].feeling)] for i in around}
+    if around and not close and not shows & clusters and not said.sentence.question and not named & ledger.voiced:
+        bench.add("A.neg.1.mismatch", said.sentence.text, reason=f"what shows is {things[around[0]].feeling}")
 
 
 def _find_empowerment(bench: Bench, said: _Said) -> None:

@@ -161,8 +161,9 @@ def _judge_sentences(bench: Bench, reading: Reading, skeletons: list[Skeleton]) 
 
 
 def _nearest(grounds: list[list[int]], k: int) -> list[int]:
-    """Return what sentence `k` refers to, else what one before it does, the nearest first, else one behind it."""
-    return grounds[k] or next((g for g in (*grounds[:k][::-1], *grounds[k + 1 :]) if g), [])
+    """Return what sentence `k` refers to, else what the one before it does, else the one behind it."""
+    beside = (*grounds[max(0, k - 1) : k], *grounds[k + 1 : k + 2])
+    return grounds[k] or next((g for g in beside if g), [])
 
 
 def _count(bench: Bench, reading: Reading, shown: set[str]) -> None:

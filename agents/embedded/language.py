@@ -63,6 +63,8 @@ class Lexicon:
     verbs: frozenset[str]
     times: frozenset[str]
     mirror: dict[str, str]
+    everyday: frozenset[str]
+    """Stems that so many people's stories hold that one of them alone points at nothing."""
 
 
 @lru_cache(maxsize=4)
@@ -85,6 +87,7 @@ def lexicon(language: str = "en") -> Lexicon:
         verbs=frozenset(data["verbs"].split()),
         times=frozenset(data["times"].split()),
         mirror=dict(data["mirror"]),
+        everyday=frozenset(data["everyday"].split()),
     )
 
 

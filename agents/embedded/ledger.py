@@ -25,6 +25,8 @@ GROUNDED = 0.45
 """Least weight of shared words, or of likeness, for a sentence to refer to a line."""
 RAISED = 0.3
 """The same for the user's own words: what they bring up again may be answered again."""
+EVERYDAY = 0.4
+"""What an everyday word weighs beside another: alone it points at nothing, two of them do."""
 CLOSE = 0.5
 """A thing must weigh this share of the closest one: a name that runs through the whole story points at nothing."""
 OVERLOOKED_AFTER = 4
@@ -255,13 +257,15 @@ class Ledger:
         return [i for w, i in sorted(found, key=lambda f: (-f[0], f[1])) if w >= CLOSE * closest]
 
     def _shared_weight(self, stems: frozenset[str]) -> dict[int, float]:
-        """Weigh the told things by the words they share: a word that few things hold weighs most."""
+        """Weigh the told things by the words they share: a word that few things, and few people, hold weighs most."""
         weight: dict[int, float] = {}
+        everyday = lexicon(self.language).everyday
         for s in stems:
             holders = self.story.where.get(s, ())
             for i in holders:
                 if i in self.told:
-                    weight[i] = weight.get(i, 0.0) + 1.0 / len(holders) ** 0.5
+                    share = 1.0 / len(holders) ** 0.5
+                    weight[i] = weight.get(i, 0.0) + (EVERYDAY * share if s in everyday else share)
         return weight
 
     def touches(self, sentence: Sentence) -> bool:

@@ -85,15 +85,21 @@ def _phrases(sentence: Sentence) -> list[str]:
             rank = len(run) - 1.5 * (run[-1].lower() in lexicon().times) + 0.1 * min(10, len(run[-1]))
             found.append((rank, " ".join([*([head] if head else []), *run])))
         i = start + max(1, len(run))
-    if not found:
-        return _quote(sentence, raw)
-    return [phrase for _, phrase in sorted(found, key=lambda f: -f[0])]
+    ranked = [phrase for _, phrase in sorted(found, key=lambda f: -f[0])]
+    return ranked if any(map(points, ranked)) else [*ranked, *_quote(sentence, raw)]
+
+
+def points(phrase: str, language: str = "en") -> bool:
+    """Whether a phrase points at one thing: a word of its own kind, or two that say so together."""
+    content = read_sentence(phrase, language).content
+    return len(content) >= 2 or bool(content - lexicon(language).everyday)
 
 
 def _quote(sentence: Sentence, raw: list[str]) -> list[str]:
-    """Words of the sentence in quotation marks, round its longest word of content."""
+    """Words of the sentence in quotation marks, round its longest word of content, an everyday one only for lack of others."""
     usable = [bool(s) and not _odd(w) for w, s in zip(sentence.words, sentence.stems, strict=True)]
-    at = max(range(len(raw)), key=lambda i: len(raw[i]) if usable[i] else 0, default=-1)
+    own = [10 * (s not in lexicon().everyday) for s in sentence.stems]
+    at = max(range(len(raw)), key=lambda i: own[i] + len(raw[i]) if usable[i] else 0, default=-1)
     if at < 0 or not usable[at]:
         return []
     end = at + 1

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from echo_env.agents.embedded.language import encoder, read, read_sentence
-from echo_env.agents.embedded.listening import Heard, noun_phrases, trained_ear
+from echo_env.agents.embedded.listening import Heard, noun_phrases, points, trained_ear
 from echo_env.profiles import CLUSTER_OF, data_root
 from echo_env.roles import Observation
 from echo_env.yamlfiles import read_yaml
@@ -76,13 +76,19 @@ class Listener:
             k: How many times this turn has used the move before, or more.
         """
         found = heard.phrases or tuple(noun_phrases(self.observation.user)) or ("what you said",)
-        it = found[1] if spare and len(found) > 1 else found[0]
+        it = _pointing(found, spare)
         bank = list(phrases(self.observation.language)[move])
         random.Random(f"{self.seed}:{move}:{self.observation.messages[0].text}").shuffle(bank)
         text = bank[(self.turn + k * (len(bank) // 2)) % len(bank)].format(
             it=it, feeling=feeling, Feeling=feeling.capitalize(), earlier=self.earlier
         )
         return text[:1].upper() + text[1:]
+
+
+def _pointing(found: tuple[str, ...], spare: bool) -> str:
+    """Pick a phrase that points at one thing, or two phrases that do so together."""
+    usable = [p for p in found if points(p)] or [" and ".join(found[:2])]
+    return usable[1] if spare and len(usable) > 1 else usable[0]
 
 
 def _recalled(heard: Heard, observation: Observation) -> Heard:
@@ -105,7 +111,8 @@ def _thread(observation: Observation) -> str:
         for s in read(text, observation.language).sentences:
             likeness = max(float(v @ encoder().encode(s.telling)) for v in now)
             if len(s.content) >= 2 and likeness > best:
-                new = [p for p in noun_phrases(s.text, observation.language) if p.lower() not in users[-1].lower()]
+                old = [p for p in noun_phrases(s.text, observation.language) if p.lower() not in users[-1].lower()]
+                new = sorted(old, key=points, reverse=True)
                 best, thread = (likeness, new[0]) if new else (best, thread)
     return thread
 
