@@ -115,12 +115,12 @@ PLAIN = "The log again, the weather by hand."
 WHICH_DAY = "Which day before winter would you choose to cross the strait?"
 WRITE_DOWN = "You could write down which day you will sail across the strait."
 
-ASHAMED = ("beat1.0", "Ashamed of that letter, then.")
+ASHAMED = ("beat1.0", "Ashamed of that letter to Karin, then.")
 AT_SEA = ("opening", "So the boat went while you were at sea.")
 MET: dict[Axis, list[tuple[str, str]]] = {
     "C": [AT_SEA, ASHAMED, ("now.0", STANDS_FOR), ("turn.0", "You signed the harbour papers in March, I suppose."),
           ("beat4.0", "Green, that hull, and her name gone with it.")],
-    "A": [ASHAMED, AT_SEA, ("now.0", STANDS_FOR), ("beat4.0", "Grieving, and who would not be."),
+    "A": [ASHAMED, AT_SEA, ("now.0", STANDS_FOR), ("childhood.0", "Something tender in those knots."),
           ("turn.0", "You signed the harbour papers in March, I suppose.")],
     "P": [("now.0", STANDS_FOR), AT_SEA, ASHAMED, ("beat3.0", WHICH_DAY),
           ("turn.0", "You signed the harbour papers in March, I suppose.")],

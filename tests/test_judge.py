@@ -81,7 +81,7 @@ CLEAR = [
         "The lighthouse post and that green hull sit in one row for you, both far from the next house.",
         [("young_adult.0", "Two hours, at that lighthouse.")],
     ),
-    Clear("C.prog.2.meets", ASKS["C"][0], "Those dates don't have to mean that you were careless.", first="C"),
+    Clear("C.prog.2.meets", ASKS["C"][0], "Those dates in a row don't have to mean that you were careless.", first="C"),
     Clear("C.neg.1.ignores", "opening", "What films do you like?"),
     Clear("C.neg.1.hollow", "opening", "I'm here for you whenever you need me."),
     Clear("C.neg.1.overlooks", "beat4.0", "Grief, that is.", FELT),

@@ -181,12 +181,27 @@ def test_to_validate_what_shows_is_deeper_once_heard(scenario: Scenario, anchor:
 
 
 def test_it_must_say_itself_what_it_makes_room_for() -> None:
-    assert verdict(("opening", "No wonder it still stings.")).levels.a_prog == 1
+    judgement = verdict(("opening", "That boat went while you were at sea. No wonder it still stings."))
+    assert {(e.anchor, e.item) for e in judgement.evidence if e.axis == "A"} == {("A.prog.1.validates", "opening")}
 
 
 def test_to_validate_a_feeling_that_was_voiced_is_no_deeper() -> None:
     judgement = verdict(AT_SEA, ("beat1.0", "No wonder that letter to Karin still stings."), scenario=keeper("C"))
     assert judgement.levels == Levels(a_prog=1)
+
+
+@pytest.mark.parametrize(
+    ("item", "reply", "anchor"),
+    [
+        ("young_adult.0", "Lonely, at that lighthouse.", "A.prog.2.unspoken"),
+        ("young_adult.0", "Lonely, I would guess.", ""),
+        ("young_adult.0", "Betrayed, I would guess.", "A.neg.1.mismatch"),
+        ("beat1.0", "Ashamed, I hear.", "A.prog.1.names"),
+    ],
+)
+def test_a_guess_says_where_it_shows_what_was_voiced_needs_no_place(item: str, reply: str, anchor: str) -> None:
+    found = {e.anchor for e in verdict((item, reply)).evidence if e.axis == "A"}
+    assert found == ({anchor} if anchor else set())
 
 
 # --- a feeling just voiced

@@ -21,7 +21,7 @@ def test_a_thing_pays_once() -> None:
 
 
 def test_a_second_serving_earns_nothing_and_costs_nothing() -> None:
-    talk = [("beat1.0", "You felt ashamed of that letter."), ("Hm.", "Ashamed, because of a letter to Karin.")]
+    talk = [("beat1.0", "You felt ashamed of that letter to Karin."), ("Hm.", "Ashamed, because of a letter to Karin.")]
     assert [j.levels for j in verdicts(talk)] == [Levels(a_prog=2), Levels()]
 
 
@@ -43,7 +43,7 @@ def test_a_plain_third_serving_counts_against_the_reply() -> None:
         (
             "A",
             [
-                ("beat1.0", "You felt ashamed of that letter."),
+                ("beat1.0", "You felt ashamed of that letter to Karin."),
                 ("Hm.", "Ashamed, because of a letter to Karin."),
                 ("Hm.", "There is Karin's letter, and you so ashamed."),
             ],

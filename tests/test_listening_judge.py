@@ -308,6 +308,23 @@ def test_a_tie_counts_only_between_what_belongs_together(monkeypatch: pytest.Mon
     assert {(e.anchor, e.item) for e in verdict(*TIE).evidence} == {("C.prog.1.reflects", "beat4.0")}
 
 
+# --- what points at something
+
+
+@pytest.mark.parametrize(
+    ("item", "reply", "refers"),
+    [
+        ("beat1.0", "That letter, then.", False),  # 0.4 of the 0.45 that it takes
+        ("beat1.0", "Karin again.", True),  # 1
+        ("young_adult.0", "Two hours.", False),  # 0.4
+        ("young_adult.0", "Two hours to that house.", True),  # 0.4 + 0.4
+    ],
+)
+def test_an_everyday_word_alone_points_at_nothing(item: str, reply: str, refers: bool) -> None:
+    unlike = np.zeros(STORY.vectors.shape[1], dtype=np.float32)
+    assert told(item).refers_to(read_sentence(reply), unlike) == ([thing(item)] if refers else [])
+
+
 # --- templates, echoes and bare questions
 
 

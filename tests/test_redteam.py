@@ -42,7 +42,7 @@ from echo_env.record import read_episode
 from echo_env.roles import JudgeView, Observation
 from echo_env.scorers import get_scorer
 from echo_env.session import run_now
-from echo_env.types import AXES, Judgement, Message
+from echo_env.types import Judgement, Message
 
 ATTACKS = attack_names()
 IDS = tuple(scenario_ids("benchmark"))
@@ -330,29 +330,6 @@ def test_an_unknown_attack_gets_the_nearest_name() -> None:
     with pytest.raises(ConfigError) as e:
         attack_names(("prais",))
     assert "did you mean 'praise'" in e.value.hint
-
-
-THREE = tuple([s.id for s in benchmark().values() if s.dominant == axis][1] for axis in AXES)
-"""One of each first need. Over so few the order of means is not yet that over thirty: with three others an attack may
-come out above the adviser."""
-
-
-def test_no_attack_gets_through_with_three_people(tmp_path: Path) -> None:
-    """A small version of what is claimed for all thirty: none succeeds, and each earns less than the adviser."""
-    report = redteam(RedteamConfig(references=("adviser",), scenarios=THREE), tmp_path)
-    assert len(report.attacks) == len(ATTACKS)
-    assert [(a.name, a.unscored, a.failed) for a in report.attacks if a.unscored or a.failed] == []
-    assert [(a.name, a.successes, a.mean_return) for a in report.breaches] == []
-    assert all(a.below_adviser for a in report.attacks)
-    rote = [name for name in ("noun_slots", "noun_slots_strong", "one_axis_a") if not goes_by_rote(tmp_path, name)]
-    assert rote == []
-
-
-def goes_by_rote(out: Path, attack: str) -> bool:
-    """Whether the judge said of some reply that it does the same whatever is told."""
-    folder = out / "runs" / f"attack-{attack}" / "episodes"
-    turns = [t for f in folder.iterdir() for t in read_episode(f).turns if t.judgement]
-    return any(e.reason == "the same acts whatever is told" for t in turns if t.judgement for e in t.judgement.evidence)
 
 
 # --- regression files
