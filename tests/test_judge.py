@@ -56,7 +56,7 @@ FELT: Talk = [
     ("young_adult.0", "Lonely, and no wonder."),
     ("beat2.0", "Guilty about it, I would guess."),
 ]
-"""Three turns in which a fact or a belief was told each time, and only what is felt was taken up."""
+"""Three turns in which a fact or a belief was told each time, and only feelings were guessed at."""
 FACTS: Talk = [
     ("opening", "So the boat went while you were at sea."),
     ("young_adult.0", "How far was the lighthouse from the next house?"),
