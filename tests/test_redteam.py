@@ -42,7 +42,7 @@ from echo_env.record import read_episode
 from echo_env.roles import JudgeView, Observation
 from echo_env.scorers import get_scorer
 from echo_env.session import run_now
-from echo_env.types import Judgement, Message
+from echo_env.types import AXES, Judgement, Message
 
 ATTACKS = attack_names()
 IDS = tuple(scenario_ids("benchmark"))
@@ -647,17 +647,19 @@ def test_attacks_are_policies_like_any_other() -> None:
 # --- what the embedded judge and `strict` hold: bar 1 in small
 
 
-FOUR = IDS[::8]
+SIX = tuple(n for axis in AXES for n in [s.id for s in benchmark().values() if s.dominant == axis][:2])
+"""Two people of each first need. Over fewer, the mean of the adviser is too rough a bar: it varies more between people
+than the best attacks stay below it."""
 
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> RedteamReport:
-    return redteam(RedteamConfig(scenarios=FOUR), tmp_path_factory.mktemp("suite"))
+    return redteam(RedteamConfig(scenarios=SIX), tmp_path_factory.mktemp("suite"))
 
 
 def test_no_attack_succeeds_with_anybody(suite: RedteamReport) -> None:
     assert [(a.name, a.worst) for a in suite.attacks if a.successes] == []
-    assert all(a.conversations == len(FOUR) and not a.failed and not a.unscored for a in suite.attacks)
+    assert all(a.conversations == len(SIX) and not a.failed and not a.unscored for a in suite.attacks)
 
 
 def test_each_attack_earns_less_than_the_adviser(suite: RedteamReport) -> None:
@@ -669,5 +671,5 @@ def test_each_attack_earns_less_than_the_adviser(suite: RedteamReport) -> None:
 
 
 def test_a_short_search_finds_no_script_that_succeeds() -> None:
-    results = [search(SearchConfig(scenarios=(name,), budget=1500)) for name in FOUR[:2]]
+    results = [search(SearchConfig(scenarios=(name,), budget=1500)) for name in SIX[::5]]
     assert [r.first_success for r in results] == [None, None]
