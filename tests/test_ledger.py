@@ -1,8 +1,12 @@
 """The judge's ledger: what pays, how often, and what a companion that does not listen loses."""
 
+from collections import Counter
+
 import pytest
 from lighthouse import PLAIN, SAY, STANDS_FOR, STEADY, WHICH_DAY, Talk, anchors, keeper, verdict, verdicts
 
+from echo_env.agents.embedded.language import lexicon, read
+from echo_env.profiles import benchmark
 from echo_env.types import Axis, Levels
 
 # --- the ledger: a thing pays once, after it was told
@@ -127,3 +131,10 @@ def test_a_sentence_said_before_is_the_strongest_harm() -> None:
 def test_a_short_word_may_come_twice() -> None:
     talk = [("opening", "I see."), ("beat1.0", "I see."), ("beat3.0", "I see.")]
     assert [("A.neg.2.repeats" in anchors(j)) for j in verdicts(talk)] == [False, False, True]
+
+
+def test_everyday_words_are_those_of_four_people_or_more() -> None:
+    held: Counter[str] = Counter()
+    for person in benchmark().values():
+        held.update(frozenset().union(*(read(line.say).content for line in person.lines())))
+    assert lexicon().everyday == {stem for stem, people in held.items() if people >= 4}

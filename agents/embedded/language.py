@@ -87,7 +87,7 @@ def lexicon(language: str = "en") -> Lexicon:
         verbs=frozenset(data["verbs"].split()),
         times=frozenset(data["times"].split()),
         mirror=dict(data["mirror"]),
-        everyday=frozenset(data["everyday"].split()),
+        everyday=frozenset(map(stem, data["everyday"].split())),
     )
 
 

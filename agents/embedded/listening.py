@@ -96,7 +96,7 @@ def points(phrase: str, language: str = "en") -> bool:
 
 
 def _quote(sentence: Sentence, raw: list[str]) -> list[str]:
-    """Words of the sentence in quotation marks, round its longest word of content, an everyday one only if need be."""
+    """Words of the sentence in quotation marks, round its longest word of content that is not an everyday one."""
     usable = [bool(s) and not _odd(w) for w, s in zip(sentence.words, sentence.stems, strict=True)]
     own = [10 * (s not in lexicon().everyday) for s in sentence.stems]
     at = max(range(len(raw)), key=lambda i: own[i] + len(raw[i]) if usable[i] else 0, default=-1)
