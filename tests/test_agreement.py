@@ -269,7 +269,7 @@ def test_json_on_the_command_line(tmp_path: Path) -> None:
 def test_the_embedded_judge_is_represented_by_its_open_form(tmp_path: Path) -> None:
     folder = levels_file(tmp_path, ("I am so sorry for your loss", 2, ""), ("no", 0, ""), ("yes", 0, ""))
     assert validate("epitome", folder, part="all").judge == OpenJudge.id
-    assert validate("epitome", folder, part="all", as_is=True).judge == EmbeddedJudge.id
+    assert validate("epitome", folder, part="all", as_is=True).judge == f"{EmbeddedJudge.id}+gate-1"
 
 
 def test_a_supervised_model_stands_among_the_baselines(tmp_path: Path) -> None:

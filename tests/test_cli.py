@@ -470,7 +470,7 @@ def test_report(echo: Run, runs: Path, tmp_path: Path) -> None:
 def test_score_of_old_runs_with_another_scorer_and_judge(echo: Run, runs: Path, tmp_path: Path) -> None:
     strict = json.loads(echo("score", runs, "--format", "json").out)
     official = json.loads(echo("score", runs, "--scorer", "official", "--format", "json").out)
-    assert (strict["scorer"], official["scorer"]) == ("strict-1", "official-2")
+    assert (strict["scorer"], official["scorer"]) == ("strict-2", "official-2")
     assert strict["models"] != official["models"]
     again = echo("score", runs, "--judge", "embedded", "--out", tmp_path / "again", "--format", "json")
     assert again.code == 0

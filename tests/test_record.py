@@ -538,7 +538,7 @@ def test_the_episode_header_says_what_was_played(tmp_path: Path) -> None:
     assert isinstance(header, EpisodeHeader)
     scenario = get_scenario("career-01")
     assert (header.scenario, header.scenario_hash, header.p0) == (scenario.id, scenario.digest, scenario.p0)
-    assert (header.policy, header.scorer, header.recipe, header.max_turns) == ("skilled", "strict-1", "epm-1", 3)
+    assert (header.policy, header.scorer, header.recipe, header.max_turns) == ("skilled", "strict-2", "epm-1", 3)
     assert (header.judge, header.actor, header.director) == (f"{EmbeddedJudge.id}+gate-1", "embedded-2", "embedded-1")
 
 

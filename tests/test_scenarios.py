@@ -177,7 +177,7 @@ def test_lines_are_short_and_name_what_they_are_about(scenario: Scenario) -> Non
 
 def test_the_data_card_says_what_the_scenarios_are_not() -> None:
     card = (data_root() / "README.md").read_text(encoding="utf-8").lower()
-    assert "none is about self-harm" in card
+    assert "none of the people is about self-harm" in card
     assert "not a clinical tool" in card
 
 

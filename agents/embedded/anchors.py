@@ -132,7 +132,7 @@ _DISOWNED = re.compile(r"(i|we)( do not|'d never| don't| won't| wouldn't| can't|
 """How a speaker begins who says what they will not say: "I won't tell you what you must do". On axis C it may be the
 harm itself: "I don't think it happened like that"."""
 _TOKEN = re.compile(r"[a-z]+?(?=n't)|[a-z]+")
-_FIRST = re.compile(r"([a-z]+?(?=n't)|[a-z]+)(\?)?(?![*+{\[a-z])")
+_FIRST = re.compile(r"([a-z]+?(?=n't)|[a-z]+(?![\[a-z]))(\?)?(?![*+{])")
 
 
 _SUFFIXED = re.compile(r"([a-z]+)\(([a-z|]+)\)(\?)?")
