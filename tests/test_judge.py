@@ -80,6 +80,7 @@ CLEAR = [
         "beat4.0",
         "The lighthouse post and that green hull sit in one row for you, both far from the next house.",
         [("young_adult.0", "Two hours, at that lighthouse.")],
+        "C",
     ),
     Clear("C.prog.2.meets", ASKS["C"][0], "Those dates in a row don't have to mean that you were careless.", first="C"),
     Clear("C.neg.1.ignores", "opening", "What films do you like?"),

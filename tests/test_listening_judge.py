@@ -301,11 +301,11 @@ TIE: Talk = [
 
 
 def test_a_tie_counts_only_between_what_belongs_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    tied = verdict(*TIE)
+    tied = verdict(*TIE, scenario=keeper("C"))
     assert {(e.anchor, e.item) for e in tied.evidence} == {("C.prog.2.connects", "beat4.0")}
     apart: Story = replace(STORY, threads=tuple(frozenset[int]() for _ in STORY.threads))
     monkeypatch.setattr("echo_env.agents.embedded.judge.story_of", lambda profile, encoder: apart)
-    assert {(e.anchor, e.item) for e in verdict(*TIE).evidence} == {("C.prog.1.reflects", "beat4.0")}
+    assert {(e.anchor, e.item) for e in verdict(*TIE, scenario=keeper("C")).evidence} == {("C.prog.2.meets", "beat4.0")}
 
 
 # --- what points at something
