@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="validate",
-    help="Measure a judge against people.",
+    help="Measure how far judges and actors can be trusted.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
