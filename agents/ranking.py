@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from echo_env import registry
+from echo_env.agreement import spearman
 from echo_env.agents.rejudge import rejudge
 from echo_env.agents.rollout import RunConfig, run
 from echo_env.build import WorldConfig
@@ -82,18 +83,10 @@ class RankConfig(Record):
     scorer: str = "strict"
 
 
-def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """Return Spearman's rank correlation, ties at their mean rank; None where either side does not vary."""
-    a, b = _ranks(np.asarray(x, dtype=np.float64)), _ranks(np.asarray(y, dtype=np.float64))
-    a, b = a - a.mean(), b - b.mean()
-    size = float(np.sqrt((a @ a) * (b @ b)))
-    return float(a @ b) / size if size > 1e-9 else None
-
-
-def _ranks(x: Numbers) -> Numbers:
-    _, inverse, counts = np.unique(np.round(x, 9), return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[inverse], dtype=np.float64)
+def _rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Return Spearman's rank correlation, works that differ by rounding alone being ties."""
+    a, b = (np.round(np.asarray(side, dtype=np.float64), 9) for side in (x, y))
+    return spearman(a, b)
 
 
 def rank(config: RankConfig, out: Path | None = None, tell: Callable[[str], None] = lambda line: None) -> Ranking:
@@ -228,9 +221,9 @@ def _rho(x: Numbers, y: Numbers) -> float | None:
     if rows.sum() < 3:
         return None
     means = [[float(t[k][both[k]].mean()) for k in np.flatnonzero(rows)] for t in (x, y)]
-    return spearman(*means)
+    return _rank_correlation(*means)
 
 
 def _paired(x: Sequence[float | None], y: Sequence[float | None]) -> float | None:
     pairs = [(a, b) for a, b in zip(x, y, strict=True) if a is not None and b is not None]
-    return spearman([a for a, _ in pairs], [b for _, b in pairs]) if len(pairs) >= 3 else None
+    return _rank_correlation([a for a, _ in pairs], [b for _, b in pairs]) if len(pairs) >= 3 else None

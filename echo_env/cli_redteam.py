@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from echo_env.cli_options import Format
 from echo_env.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
@@ -25,13 +26,6 @@ class PoolName(StrEnum):
 
     plain = "plain"
     slots = "slots"
-
-
-class Format(StrEnum):
-    """Output formats."""
-
-    text = "text"
-    json = "json"
 
 
 def redteam(

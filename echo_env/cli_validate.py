@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from echo_env.cli_options import Format
 
 if TYPE_CHECKING:
     from echo_env.agents.validate import Validation
@@ -19,13 +20,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-
-
-class Format(StrEnum):
-    """Output formats."""
-
-    text = "text"
-    json = "json"
 
 
 @app.callback()

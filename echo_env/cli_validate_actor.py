@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from echo_env.cli_options import Format
+
 if TYPE_CHECKING:
     from echo_env.agents.actorreport import ActorReport
-
-
-class Format(StrEnum):
-    """Output formats."""
-
-    text = "text"
-    json = "json"
 
 
 def actor(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from echo_env.cli_options import Format
 from echo_env.errors import RecordError
 
 if TYPE_CHECKING:
@@ -17,13 +17,6 @@ if TYPE_CHECKING:
 
     from echo_env.agents.calibration import OrderSwap, PairwiseJudge, Reliability, Repeats
     from echo_env.roles import Judge, JudgeView
-
-
-class Format(StrEnum):
-    """Output formats."""
-
-    text = "text"
-    json = "json"
 
 
 def noise(

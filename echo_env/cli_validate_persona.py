@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from echo_env.cli_options import Format, Part
+
 if TYPE_CHECKING:
     from echo_env.agents.sensitivity import Sensitivity, Share
-
-
-class Part(StrEnum):
-    """Halves of the scenarios."""
-
-    working = "working"
-    test = "test"
-    all = "all"
-
-
-class Format(StrEnum):
-    """Output formats."""
-
-    text = "text"
-    json = "json"
 
 
 def persona(

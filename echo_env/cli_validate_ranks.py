@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from echo_env.cli_options import Format
 from echo_env.errors import ConfigError
 
 if TYPE_CHECKING:
     from echo_env.agents.ranking import Ranking
-
-
-class Format(StrEnum):
-    """Output formats."""
-
-    text = "text"
-    json = "json"
 
 
 def ranks(

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-
-class Part(StrEnum):
-    """Halves of the labelled set."""
-
-    working = "working"
-    test = "test"
-    all = "all"
-
-
-class Format(StrEnum):
-    """Output formats."""
-
-    text = "text"
-    json = "json"
+from echo_env.cli_options import Format, Part
 
 
 def safety(

@@ -26,7 +26,7 @@ from echo_env.agents.embedded.judge import EmbeddedJudge
 from echo_env.agents.embedded.ledger import story_of
 from echo_env.agents.embedded.minilm import MiniLM, gelu, minilm_folder
 from echo_env.agents.embedded.second import SecondJudge
-from echo_env.agents.ranking import RankConfig, rank, spearman
+from echo_env.agents.ranking import RankConfig, _rank_correlation, rank
 from echo_env.errors import ConfigError, ScenarioError
 from echo_env.profiles import data_root, get_scenario
 from echo_env.roles import Exchange, Judge, JudgeView, profiles_of
@@ -396,9 +396,9 @@ class Mute(EmbeddedJudge):
 
 
 def test_spearman_by_hand() -> None:
-    assert spearman([1, 2, 3, 4, 5], [2, 1, 4, 3, 5]) == pytest.approx(0.8)  # 1 - 6 * 4 / (5 * 24)
-    assert spearman([1, 1, 2], [1, 2, 3]) == pytest.approx(1.5 / math.sqrt(1.5 * 2))  # ranks 1.5, 1.5, 3
-    assert spearman([1, 1, 1], [1, 2, 3]) is None
+    assert _rank_correlation([1, 2, 3, 4, 5], [2, 1, 4, 3, 5]) == pytest.approx(0.8)  # 1 - 6 * 4 / (5 * 24)
+    assert _rank_correlation([1, 1, 2], [1, 2, 3]) == pytest.approx(1.5 / math.sqrt(1.5 * 2))  # ranks 1.5, 1.5, 3
+    assert _rank_correlation([1, 1, 1], [1, 2, 3]) is None
 
 
 @pytest.fixture(scope="module")
