@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from echo_env import registry
-from echo_env.agreement import spearman
 from echo_env.agents.rejudge import rejudge
 from echo_env.agents.rollout import RunConfig, run
+from echo_env.agreement import spearman
 from echo_env.build import WorldConfig
 from echo_env.errors import ConfigError
 from echo_env.roles import Judge
@@ -85,7 +85,8 @@ class RankConfig(Record):
 
 def _rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Return Spearman's rank correlation, works that differ by rounding alone being ties."""
-    a, b = (np.round(np.asarray(side, dtype=np.float64), 9) for side in (x, y))
+    a: Numbers = np.round(np.asarray(x, dtype=np.float64), 9)
+    b: Numbers = np.round(np.asarray(y, dtype=np.float64), 9)
     return spearman(a, b)
 
 
