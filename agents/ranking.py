@@ -85,8 +85,7 @@ class RankConfig(Record):
 
 def _rank_correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Return Spearman's rank correlation, works that differ by rounding alone being ties."""
-    a: Numbers = np.round(np.asarray(x, dtype=np.float64), 9)
-    b: Numbers = np.round(np.asarray(y, dtype=np.float64), 9)
+    a, b = (np.asarray([round(v, 9) for v in side], dtype=np.float64) for side in (x, y))
     return spearman(a, b)
 
 
