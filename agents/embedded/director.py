@@ -81,9 +81,9 @@ class EmbeddedDirector:
         if "turn" in open_chapters and turn >= 6 and _way_left(view) < HALFWAY:
             return self._reveal(view, "turn", lacking, "nearly half of the way is done")
         open_chapters = [c for c in open_chapters if c != "turn"] or open_chapters
-        if not any(self._worth(c, lacking) for c in open_chapters):
+        if turn % 2 and not any(self._worth(c, lacking) for c in open_chapters):
             left = _left_lying(view, lacking)
-            if left and turn % 2:
+            if left:
                 words = "Come back to what nobody took up."
                 return Direction(function="continue_naturally", words=words, lines=left, reason=f"unmet on {lacking}")
         if not open_chapters:

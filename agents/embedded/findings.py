@@ -330,10 +330,10 @@ def _find_need(bench: Bench, said: _Said) -> None:
 
 
 def _find_first(bench: Bench, said: _Said) -> None:
-    """What a person came for first is welcome whatever it is said about; other needs wait for what calls for them."""
+    """To somebody who came to be trusted with it, handing back the choice is welcome whatever it is said about."""
     if bench.first == "P" and _main_act(said.acts) in _MEETS["P"]:
         for i in said.own:
-            bench.offer(_TAKES_UP[bench.first], said, i, "what they came for")
+            bench.offer("P.prog.1.affirms", said, i, "what they came for")
 
 
 _TAKES_UP: dict[Axis, str] = {"C": "C.prog.1.reflects", "A": "A.prog.1.validates", "P": "P.prog.1.affirms"}

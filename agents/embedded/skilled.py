@@ -109,8 +109,11 @@ def _thread(observation: Observation) -> str:
     best, thread = 0.0, ""
     for text in users[:-LINK_BACK] if now else ():
         for s in read(text, observation.language).sentences:
-            likeness = max(float(v @ encoder().encode(s.telling)) for v in now)
-            if len(s.content) >= 2 and likeness > best:
+            if len(s.content) < 2:
+                continue
+            vector = encoder().encode(s.telling)
+            likeness = max(float(v @ vector) for v in now)
+            if likeness > best:
                 old = [p for p in noun_phrases(s.text, observation.language) if p.lower() not in users[-1].lower()]
                 new = sorted(old, key=points, reverse=True)
                 best, thread = (likeness, new[0]) if new else (best, thread)
@@ -140,7 +143,7 @@ class Skilled:
         self.seed = seed
 
     async def respond(self, observation: Observation) -> str:
-        """Return up to four sentences: for what is felt, wanted, believed, can be done, and what belongs with it."""
+        """Return up to five sentences: for what is felt, wanted, believed, can be done, and what belongs with it."""
         listener = Listener.of(observation, self.seed)
         if not listener.heard:
             return listener.say("lean", Heard("", (), "fact", {}, (), "", 0.0, 0.0))
