@@ -24,7 +24,7 @@ Kind = Literal["fact", "belief", "feeling", "strength", "wish"]
 Register = Literal["plain", "wry", "guarded", "warm", "formal", "blunt"]
 Stage = Literal["childhood", "teens", "young_adult", "now"]
 STAGES: tuple[Stage, ...] = ("childhood", "teens", "young_adult", "now")
-Split = Literal["benchmark", "train", "dev"]
+Split = Literal["benchmark", "benchmark-zh", "train", "dev"]
 
 FEELINGS: dict[str, tuple[str, ...]] = {
     "sorrow": ("sad", "grieving", "lonely", "homesick", "empty"),
@@ -288,10 +288,14 @@ def load_scenario(path: Path | str) -> Scenario:
         raise ScenarioError(explain(path, e)) from None
 
 
-@lru_cache(maxsize=1)
-def benchmark() -> dict[str, Scenario]:
-    """Return the hand-written benchmark scenarios by id, in the order of their ids."""
-    files = sorted((data_root() / "benchmark").glob("*.yaml"))
+HAND_WRITTEN: dict[str, str] = {"benchmark": "benchmark", "benchmark-zh": "benchmark_zh"}
+"""Splits of hand-written scenarios, and the folder of each under `sim_profiles/`."""
+
+
+@lru_cache(maxsize=4)
+def benchmark(split: str = "benchmark") -> dict[str, Scenario]:
+    """Return a hand-written split's scenarios by id, in the order of their ids."""
+    files = sorted((data_root() / HAND_WRITTEN[split]).glob("*.yaml"))
     return {s.id: s for s in (load_scenario(f) for f in files)}
 
 
@@ -299,10 +303,11 @@ def scenario_ids(split: str) -> list[str]:
     """Return the ids of a split, in order.
 
     Args:
-        split: "benchmark" (30, by hand), "train" (400) or "dev" (100), both generated.
+        split: "benchmark" (30, by hand), "benchmark-zh" (30, by hand, Chinese), "train" (400) or "dev" (100), both
+            generated.
     """
-    if split == "benchmark":
-        return list(benchmark())
+    if split in HAND_WRITTEN:
+        return list(benchmark(split))
     from echo_env.generator import SPLIT_SIZES  # the bank is read only when it is asked for
 
     if split not in SPLIT_SIZES:
@@ -325,6 +330,8 @@ def get_scenario(name: str) -> Scenario:
         from echo_env.generator import generate
 
         return generate("train" if split == "train" else "dev", int(number))
-    if name not in benchmark():
-        raise unknown_name("scenario", name, [*benchmark(), "train-0000", "dev-0000"])
-    return benchmark()[name]
+    for hand_written in HAND_WRITTEN:
+        if name in benchmark(hand_written):
+            return benchmark(hand_written)[name]
+    known = [scenario for hand_written in HAND_WRITTEN for scenario in benchmark(hand_written)]
+    raise unknown_name("scenario", name, [*known, "train-0000", "dev-0000"])
