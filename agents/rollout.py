@@ -60,7 +60,7 @@ class BatchPolicy(Protocol):
 class SeededPolicy(Protocol):
     """A policy that samples: remote models, which are asked one conversation at a time."""
 
-    def seeded(self, seed: int) -> Policy:
+    def for_episode(self, seed: int) -> Policy:
         """Return the policy as it speaks in the conversation with this seed."""
         ...
 
@@ -267,7 +267,7 @@ class _Runner:
 
 def _seeded(policy: Policy, seed: int) -> Policy:
     """Return the policy as it samples in one conversation, where it makes a difference."""
-    return policy.seeded(seed) if isinstance(policy, SeededPolicy) else policy
+    return policy.for_episode(seed) if isinstance(policy, SeededPolicy) else policy
 
 
 async def _all_or_none(workers: Sequence[Coroutine[Any, Any, None]]) -> None:
