@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -31,9 +32,11 @@ def rejudge_runs(root: Path, out: Path, judge: str) -> list[RunFolder]:
     for run in find_runs(root):
         folder = RunFolder(out / run.path.name)
         folder.create(run.header().model_copy(update={"config": {**run.header().config, "rejudged_by": judge}}))
+        if run.scenarios.is_dir():
+            shutil.copytree(run.scenarios, folder.scenarios)
         for episode in run.episodes():
             if episode.outcome is not None:
-                _write(folder, asyncio.run(rejudge(episode, make())))
+                _write(folder, asyncio.run(rejudge(episode, make(), run.scenarios)))
         written.append(folder)
     return written
 
@@ -46,14 +49,20 @@ def _write(folder: RunFolder, episode: Episode) -> None:
             writer.finish(episode.outcome)
 
 
-async def rejudge(episode: Episode, judge: Judge) -> Episode:
+async def rejudge(episode: Episode, judge: Judge, scenarios: Path | None = None) -> Episode:
     """Return an episode with the judgements, EPM and rewards of another judge; its words and its end stay.
+
+    Args:
+        episode: The recorded one.
+        judge: Whose judgements it is to have.
+        scenarios: Folder of scenarios that go before this package's own: those that a run brought with it.
 
     Raises:
         RecordError: The scenario is not the one that was played.
     """
     header = episode.header
-    scenario = get_scenario(header.scenario)
+    own = scenarios / f"{header.scenario}.yaml" if scenarios else None
+    scenario = get_scenario(str(own) if own and own.is_file() else header.scenario)
     if scenario.digest != header.scenario_hash:
         raise RecordError(
             f"scenario {header.scenario} has changed since it was played: {header.scenario_hash} to {scenario.digest}",
@@ -90,5 +99,6 @@ def _turn(turn: Turn, judgement: Judgement | None, failure: str, scorer: Scorer,
             "reward": sum(parts.values()) if judgement else None,
             "reward_parts": parts,
             "failure": failure,
+            "published": None,
         }
     )
