@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, cast
 
 from pydantic import ValidationError
 
-from echo_env import registry
+from echo_env.build import build_judge
 from echo_env.errors import ConfigError, RecordError, ScenarioError
 from echo_env.profiles import STAGES, Domain, Rating, Register, Scenario, data_root, iedr_deficit
 from echo_env.types import AXES, Axis
@@ -140,8 +140,7 @@ def load_rater(name: str) -> Rater:
     Raises:
         ConfigError: There is no such judge, or it does not rate.
     """
-    found = registry.resolve("judge", name)
-    judge = found() if callable(found) else found
+    judge = build_judge(name)
     if not inspect.iscoroutinefunction(getattr(judge, "rate", None)):
         raise ConfigError(f"judge '{name}' cannot rate people", "leave --rater out for the default ratings")
     return cast("Rater", judge)
