@@ -170,9 +170,7 @@ def judged(turn: Turn) -> Levels | NullTurn | None:
     return turn.judgement.levels if turn.judgement else turn.published
 
 
-def _counted(
-    turns: Sequence[Levels | NullTurn | None], deltas: Sequence[EpmDelta | None]
-) -> tuple[Levels | None, ...]:
+def _counted(turns: Sequence[Levels | NullTurn | None], deltas: Sequence[EpmDelta | None]) -> tuple[Levels | None, ...]:
     """Return the levels of the turns that the scorer counted."""
     given = [turn.levels if isinstance(turn, NullTurn) else turn for turn in turns]
     return tuple(levels if delta else None for levels, delta in zip(given, deltas, strict=True))

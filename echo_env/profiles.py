@@ -25,7 +25,7 @@ Register = Literal["plain", "wry", "guarded", "warm", "formal", "blunt"]
 Stage = Literal["childhood", "teens", "young_adult", "now"]
 STAGES: tuple[Stage, ...] = ("childhood", "teens", "young_adult", "now")
 Split = Literal["benchmark", "benchmark-zh", "train", "dev", "imported"]
-"""The splits. `imported` has no list: it marks what `echo-env import` made of other projects' people (docs/importing.md)."""
+"""The splits. `imported` has no list: it marks other projects' people, as `echo-env import` makes them."""
 
 FEELINGS: dict[str, tuple[str, ...]] = {
     "sorrow": ("sad", "grieving", "lonely", "homesick", "empty"),

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
@@ -27,11 +28,12 @@ from echo_env.yamlfiles import explain, read_yaml
 Language = Literal["en", "zh"]
 MOST_LINES, LONGEST, LONGEST_ABOUT = 10, 400, 60
 """What a chapter, a text and an `about` may hold (`profiles`)."""
-SHORTEST = 6
+SHORTEST = 4
 """Characters below which a piece between two stops is no sentence."""
 
-LEVELS_BY_RANK: tuple[tuple[int, int, int], ...] = ((3, 2, 3), (2, 1, 2), (1, 1, 1))
-"""Default levels of an axis's three IEDR items, for the need ranked first, second and third."""
+LEVELS_BY_RANK: tuple[tuple[int, int, int], ...] = ((3, 2, 3), (1, 1, 2), (1, 1, 1))
+"""Default levels of an axis's three IEDR items, for the need ranked first, second and third. Whatever items a source
+raises by one, the first stays the largest deficit."""
 
 NEEDS: dict[Language, dict[Axis, dict[str, Any]]] = {
     "en": {
@@ -149,16 +151,17 @@ def load_rater(name: str) -> Rater:
 def scenario_of(person: Person, rater: Rater | None = None) -> Scenario:
     """Return a person as a scenario of the split "imported".
 
-    The needs are ranked by the deficit that the ratings give, ties by `person.ranking`.
+    A rater's ratings rank the needs anew, by the deficit that they give.
 
     Raises:
         ScenarioError: What the source tells does not make a scenario, or the rater's ratings do not.
     """
-    ratings = _default_ratings(person)
-    drafted = _validated(person, ratings)
+    drafted = _validated(person, _default_ratings(person), person.ranking)
     if rater is None:
         return drafted
-    return _validated(person, dict(asyncio.run(rater.rate(drafted))))
+    ratings = asyncio.run(rater.rate(drafted))
+    deficit = dict(zip(AXES, iedr_deficit({item: rating.level for item, rating in ratings.items()}), strict=True))
+    return _validated(person, ratings, sorted(person.ranking, key=lambda axis: deficit[axis]))
 
 
 def _default_ratings(person: Person) -> dict[str, Rating]:
@@ -172,20 +175,21 @@ def _default_ratings(person: Person) -> dict[str, Rating]:
     return ratings
 
 
-def _validated(person: Person, ratings: Mapping[str, Rating]) -> Scenario:
+def _validated(person: Person, ratings: Mapping[str, Rating], ranking: Sequence[Axis]) -> Scenario:
     try:
-        return Scenario.model_validate(_data(person, ratings))
+        return Scenario.model_validate(_data(person, ratings, ranking))
     except ValidationError as e:
         raise ScenarioError(explain(Path(person.where), e)) from None
 
 
-def _data(person: Person, ratings: Mapping[str, Rating]) -> dict[str, Any]:
+def _data(person: Person, ratings: Mapping[str, Rating], ranking: Sequence[Axis]) -> dict[str, Any]:
     words = DEFAULTS[person.language]
     said: set[str] = set()
     opening = _lines([person.opening], person.language, said) if person.opening else []
     opening = opening or [{"say": words["opening"][0], "about": words["opening"][1], "kind": "fact"}]
     story, present = _lines(person.story, person.language, said), _lines(person.present, person.language, said)
-    parts = [_chapter(story[k * len(story) // 5 : (k + 1) * len(story) // 5], words["untold"]) for k in range(5)]
+    bounds = [k * max(5, len(story)) // 5 for k in range(6)]
+    parts = [_chapter(story[start:end], words["untold"]) for start, end in pairwise(bounds)]
     return {
         "id": person.id,
         "language": person.language,
@@ -196,34 +200,25 @@ def _data(person: Person, ratings: Mapping[str, Rating]) -> dict[str, Any]:
             "name": person.name,
             "age": person.age,
             "job": person.job,
-            "traits": person.traits,
+            "traits": person.traits if len(person.traits) > 1 else (*person.traits, words["untold"]),
             "register": person.register,
             "speech": shortened(person.speech),
             "defensiveness": "high" if person.defensive else "low",
         },
-        "needs": _needs(person, ratings),
+        "needs": [_need(person, axis) for axis in ranking],
         "iedr": {item: rating.model_dump() for item, rating in ratings.items()},
-        "life": {
-            stage: _chapter(present if stage == "now" else [], words["untold"]) for stage in STAGES
-        },
+        "life": {stage: _chapter(present if stage == "now" else [], words["untold"]) for stage in STAGES},
         "situation": {"summary": shortened(person.summary), "trigger": shortened(person.trigger)},
         "opening": opening[0],
         "beats": parts[:4],
         "turning_point": parts[4],
         "ending": {"event": words["ending"], "says": words["says"]},
-    }  # fmt: skip
+    }
 
 
-def _needs(person: Person, ratings: Mapping[str, Rating]) -> list[dict[str, Any]]:
-    deficit = dict(zip(AXES, iedr_deficit({item: rating.level for item, rating in ratings.items()}), strict=True))
-    found = []
-    for axis in sorted(person.ranking, key=lambda axis: deficit[axis]):
-        need = {"axis": axis, **NEEDS[person.language][axis]}
-        if axis == person.ranking[0]:
-            told = {"wants": shortened(person.wants), "hurts": shortened(person.hurts)}
-            need |= {key: text for key, text in told.items() if text}
-        found.append(need)
-    return found
+def _need(person: Person, axis: Axis) -> dict[str, Any]:
+    told = {"wants": shortened(person.wants), "hurts": shortened(person.hurts)} if axis == person.ranking[0] else {}
+    return {"axis": axis, **NEEDS[person.language][axis], **{key: text for key, text in told.items() if text}}
 
 
 def _chapter(lines: Sequence[dict[str, Any]], untold: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 SAGE (arXiv 2505.02847) and RLVER (arXiv 2507.03112) by Tencent share a format: one JSON object a line, in Chinese.
 
     profile     id, player, scene, main_cha, cha_group, task, and perhaps first_talk
-    recording   the same with `character` for main_cha, and history [{role, content, emotion-point, planning}], emo_point
+    recording   the same with `character` for main_cha, emo_point, history [{role, content, emotion-point, planning}]
 
 They lie in github.com/Tencent/digitalhuman under the MIT licence (Copyright (C) 2025 THL A29 Limited, a Tencent
 company). The people were written by a language model, and the emotion points come from one.
@@ -22,7 +22,7 @@ from echo_env.importers.fields import Entry, found_files, read_lines, slug, uniq
 from echo_env.importers.people import Person, Rater, most_frequent, scenario_of, sentences
 from echo_env.importers.runs import ImportedRun, bare_header
 from echo_env.profiles import Domain, Register, Scenario
-from echo_env.types import Axis, End, Episode, Outcome, Turn
+from echo_env.types import Axis, End, Episode, Outcome, Turn, Verdict
 
 CREDIT = "Profile of SAGE / RLVER, github.com/Tencent/digitalhuman, MIT License, Copyright (C) 2025 THL A29 Limited."
 GUESSED = "Made by `echo-env import sage`: sentences as they stand; ratings, needs, domain and register by its tables."
@@ -100,7 +100,9 @@ def holds_recordings(path: Path) -> bool:
 
 
 def _files(path: Path) -> list[Path]:
-    return found_files(path, "*.jsonl", "profiles or recordings of SAGE or RLVER (github.com/Tencent/digitalhuman, MIT)")
+    return found_files(
+        path, "*.jsonl", "profiles or recordings of SAGE or RLVER (github.com/Tencent/digitalhuman, MIT)"
+    )
 
 
 def person_of(entry: Entry) -> Person:
@@ -124,7 +126,7 @@ def person_of(entry: Entry) -> Person:
         name=_stated(entry, player, "姓名"),
         age=int(_stated(entry, player, "年龄", r"(\d+)")),
         job=_stated(entry, player, "职业"),
-        traits=(kind, *traits) if len(traits) < 2 else traits[:6],
+        traits=traits[:6] or (kind,),
         speech=_section(player, "说话风格") or player,
         register=character.register,
         defensive=character.defensive,
@@ -203,7 +205,8 @@ def _reactions(lines: Sequence[str]) -> tuple[str, str]:
 def load_recordings(path: Path, rater: Rater | None = None) -> list[ImportedRun]:
     """Read recorded conversations: a `*_result.jsonl`, named by the model under test, or a folder of them.
 
-    Turns are unjudged, since recordings hold no levels; `echo-env score RUNS --judge NAME --out DIR` judges them.
+    Turns are unjudged, since recordings hold no levels; `echo-env score RUNS --judge NAME --out DIR` judges them. The
+    emotion after a reply is its verdict "sage", 0..1 for 0..100 points; RLVER's has no lower bound.
 
     Raises:
         RecordError: A file cannot be read or a recording lacks a field.
@@ -230,28 +233,43 @@ def _run(file: Path, rater: Rater | None) -> ImportedRun:
 
 def _episode(entry: Entry, scenario: Scenario, model: str, actor: str) -> Episode:
     messages = entry.entries("history")
-    turns: list[Turn] = []
-    for user, reply in zip(messages[::2], messages[1::2], strict=False):
-        _speaks(user, "user")
-        _speaks(reply, "assistant")
-        turns.append(_turn(len(turns) + 1, user.text("content"), reply.text("content")))
-    closing = messages[-1] if len(messages) % 2 else None
-    if closing is not None:
-        _speaks(closing, "user")
-    outcome = Outcome(end=_end(entry, len(turns)), turns=len(turns), closing=closing.text("content") if closing else "")
+    said = [_spoken(message, "assistant" if k % 2 else "user") for k, message in enumerate(messages)]
+    felt = [*messages[2::2], entry]  # what a reply did stands with the user's next message
+    turns = [
+        _turn(k + 1, user, reply, felt[k], actor)
+        for k, (user, reply) in enumerate(zip(said[::2], said[1::2], strict=False))
+    ]
+    outcome = Outcome(end=_end(entry, len(turns)), turns=len(turns), closing=said[-1] if len(said) % 2 else "")
     header = bare_header(scenario.id, scenario.digest, scenario.p0, domain=scenario.domain).model_copy(
         update={"policy": model, "actor": actor, "max_turns": PATIENCE}
     )
     return Episode(header=header, turns=tuple(turns), outcome=outcome)
 
 
-def _turn(index: int, user: str, reply: str) -> Turn:
-    return Turn(index=index, user=user, reply=reply, judgement=None, epm=None, direction=None, reward=None)
+def _turn(index: int, user: str, reply: str, after: Entry, actor: str) -> Turn:
+    planning = after.get("planning")
+    verdict = Verdict(
+        kind="sage",
+        judge=f"sage:{actor}",
+        value=after.number("emotion-point", "emo_point") / 100,
+        reasoning=str(planning.get("analyse", "")) if isinstance(planning, dict) else "",
+    )
+    return Turn(
+        index=index,
+        user=user,
+        reply=reply,
+        judgement=None,
+        epm=None,
+        direction=None,
+        reward=None,
+        verdicts=(verdict,),
+    )
 
 
-def _speaks(message: Entry, role: str) -> None:
+def _spoken(message: Entry, role: str) -> str:
     if message.get("role") != role:
         raise RecordError(f"{message.where}: 'role' must be '{role}' here, not {message.get('role')!r}")
+    return message.text("content")
 
 
 def _end(entry: Entry, turns: int) -> End:
