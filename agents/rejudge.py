@@ -10,12 +10,12 @@ from pathlib import Path
 from echo_env.build import WorldConfig, build_judge, recipe_of
 from echo_env.epm import Scorer
 from echo_env.errors import RecordError, redact
-from echo_env.profiles import get_scenario
+from echo_env.profiles import Scenario, get_scenario
 from echo_env.record import EpisodeWriter, RunFolder, find_runs
 from echo_env.rewards import Recipe, Step
 from echo_env.roles import Exchange, Judge, JudgeView, profiles_of
 from echo_env.scorers import get_scorer
-from echo_env.types import Episode, Judgement, Turn
+from echo_env.types import Episode, EpisodeHeader, Judgement, Turn
 
 
 def rejudge_runs(root: Path, out: Path, judge: str) -> list[RunFolder]:
@@ -55,11 +55,10 @@ async def rejudge(episode: Episode, judge: Judge, scenarios: Path | None = None)
         scenarios: Folder of scenarios that go before this package's own: those that a run brought with it.
 
     Raises:
-        RecordError: The scenario is not the one that was played.
+        RecordError: The scenario is not the one that was played, or is not at hand.
     """
     header = episode.header
-    own = scenarios / f"{header.scenario}.yaml" if scenarios else None
-    scenario = get_scenario(str(own) if own and own.is_file() else header.scenario)
+    scenario = _scenario(header, scenarios)
     if scenario.digest != header.scenario_hash:
         raise RecordError(
             f"scenario {header.scenario} has changed since it was played: {header.scenario_hash} to {scenario.digest}",
@@ -87,6 +86,18 @@ async def rejudge(episode: Episode, judge: Judge, scenarios: Path | None = None)
         history = (*history, exchange)
     new = header.model_copy(update={"judge": judge.id, "rubric": judge.rubric})
     return episode.model_copy(update={"header": new, "turns": tuple(turns)})
+
+
+def _scenario(header: EpisodeHeader, folder: Path | None) -> Scenario:
+    own = folder / f"{header.scenario}.yaml" if folder else None
+    if own and own.is_file():
+        return get_scenario(str(own))
+    if header.split == "imported":
+        raise RecordError(
+            f"{header.scenario} is a person of another project and did not come with this run",
+            "its recorded levels can be scored:  echo-env score RUNS --scorer strict",
+        )
+    return get_scenario(header.scenario)
 
 
 def _turn(turn: Turn, judgement: Judgement | None, failure: str, scorer: Scorer, recipe: Recipe, step: Step) -> Turn:

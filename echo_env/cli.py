@@ -1,4 +1,4 @@
-"""The command line: `echo-env list | play | run | score | report | check | redteam`.
+"""The command line: `echo-env list | play | run | score | report | check | import | redteam`.
 
 Results go to stdout, progress to stderr. A mistake of the user's is a message and exit code 1, never a traceback;
 Ctrl-C leaves readable records and exits with 130.

@@ -291,6 +291,8 @@ def test_results_become_one_run_a_model_which_score_and_report_read(tmp_path: Pa
     assert expected.composite is not None
     assert report["models"][0]["epm_q"] == pytest.approx(expected.composite.epm_q)
     assert invoke("report", tmp_path / "runs", "--scorer", "strict", "--html", tmp_path / "page.html")[0] == 0
+    code, told = invoke("score", tmp_path / "runs", "--judge", "embedded", "--out", tmp_path / "again")
+    assert (code, "did not come with this run" in told) == (1, True)
     code, told = invoke("import", "empa", tmp_path / "results", "--out", tmp_path / "runs")
     assert (code, "--overwrite" in told) == (1, True)
     assert invoke("import", "empa", tmp_path / "results", "--out", tmp_path / "runs", "--overwrite")[0] == 0
@@ -547,7 +549,7 @@ def test_a_recording_becomes_unjudged_turns_with_the_emotion_as_verdict(tmp_path
     assert (episode.outcome.end, episode.outcome.closing) == ("director", "算了。")
 
 
-@pytest.mark.parametrize(("point", "turns", "end"), [(100, 2, "success"), (50, 10, "patience"), (5, 2, "director")])
+@pytest.mark.parametrize(("point", "turns", "end"), [(100, 2, "success"), (50, 10, "budget"), (5, 2, "director")])
 def test_how_a_recording_ended(tmp_path: Path, point: int, turns: int, end: End) -> None:
     history = [message for k in range(turns) for message in (said(f"第{k}句。", emotion_point=point), said("嗯。"))]
     (found,) = sage.load_recordings(recorded(tmp_path, history=history, emo_point=point))

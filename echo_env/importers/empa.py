@@ -47,9 +47,9 @@ RUBRIC = "empa-mdep-pr"
 """Stands in the header for their rubric, which is not shipped."""
 
 ENDS: tuple[tuple[str, End], ...] = (
-    (r"oscillat|震荡|振荡", "oscillation"),
-    (r"collaps|consecutive negative|崩溃|连续.{0,6}负", "collapse"),
-    (r"stagna|停滞", "stagnation"),
+    (r"oscillation|震荡|振荡", "oscillation"),
+    (r"collapse|consecutive negative|崩溃|连续.{0,6}负", "collapse"),
+    (r"stagnant|stagnation|停滞", "stagnation"),
     (r"success|victory|成功|胜利", "success"),
     (r"max.?turns|time.?out|超时|最大轮", "patience"),
 )

@@ -77,8 +77,8 @@ _LABEL = re.compile(
 )
 """A heading that stands before its text on one line."""
 _FITS, _MISSES = re.compile(r"贴合|符合|提升|上升"), re.compile(r"偏离|降低|下降")
-PATIENCE = 10
-"""Turns after which a SAGE conversation ends by itself; RLVER's limit is 8."""
+LIMIT = 10
+"""Turns after which SAGE cuts a conversation off; RLVER does after 8."""
 
 
 def load_people(path: Path, rater: Rater | None = None) -> list[tuple[Scenario, Person]]:
@@ -241,7 +241,7 @@ def _episode(entry: Entry, scenario: Scenario, model: str, actor: str) -> Episod
     ]
     outcome = Outcome(end=_end(entry, len(turns)), turns=len(turns), closing=said[-1] if len(said) % 2 else "")
     header = bare_header(scenario.id, scenario.digest, scenario.p0, domain=scenario.domain).model_copy(
-        update={"policy": model, "actor": actor, "max_turns": PATIENCE}
+        update={"policy": model, "actor": actor, "max_turns": LIMIT}
     )
     return Episode(header=header, turns=tuple(turns), outcome=outcome)
 
@@ -273,7 +273,7 @@ def _spoken(message: Entry, role: str) -> str:
 
 
 def _end(entry: Entry, turns: int) -> End:
-    """Return how a recording ended: at 100 points in success, after the limit in patience, else the person left."""
+    """Return how a recording ended: at 100 points in success, at the limit cut off, else the person left."""
     if entry.number("emo_point") >= 100:
         return "success"
-    return "patience" if turns >= PATIENCE else "director"
+    return "budget" if turns >= LIMIT else "director"
