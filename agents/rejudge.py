@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
-from echo_env import registry
-from echo_env.build import WorldConfig, recipe_of
+from echo_env.build import WorldConfig, build_judge, recipe_of
 from echo_env.epm import Scorer
 from echo_env.errors import RecordError, redact
 from echo_env.profiles import get_scenario
@@ -26,14 +23,14 @@ def rejudge_runs(root: Path, out: Path, judge: str) -> list[RunFolder]:
     Raises:
         RecordError: There is no run, `out` holds one already, or a scenario has changed since.
     """
-    make = cast("Callable[[], Judge]", registry.resolve("judge", judge))
+    build_judge(judge)  # an unknown name is an error before anything is written
     written = []
     for run in find_runs(root):
         folder = RunFolder(out / run.path.name)
         folder.create(run.header().model_copy(update={"config": {**run.header().config, "rejudged_by": judge}}))
         for episode in run.episodes():
             if episode.outcome is not None:
-                _write(folder, asyncio.run(rejudge(episode, make())))
+                _write(folder, asyncio.run(rejudge(episode, build_judge(judge))))
         written.append(folder)
     return written
 
@@ -72,23 +69,25 @@ async def rejudge(episode: Episode, judge: Judge) -> Episode:
         except Exception as e:  # recorded as a missing judgement, like in a live turn
             judgement, failure = None, redact(f"judge: {type(e).__name__}: {e}")[:500]
         others = re.search(r"(?:^|; )((?:director|actor): .*)", turn.failure, re.DOTALL)
-        failure = "; ".join(f for f in (failure, others[1] if others else "") if f)
+        kept = (*(v.failure for v in turn.verdicts), others[1] if others else "")
+        failure = "; ".join(f for f in (failure, *kept) if f)
         before, state = state, scorer.advance(state, judgement.levels if judgement else None)
         end = episode.outcome.end if episode.outcome and turn.index == len(episode.turns) else None
-        turns.append(_turn(turn, judgement, failure, scorer, recipe, Step(scorer, before, state, end)))
+        step = Step(scorer, before, state, end, judgement is not None, turn.verdicts)
+        turns.append(_turn(turn, judgement, failure, scorer, recipe, step))
         history = (*history, exchange)
     new = header.model_copy(update={"judge": judge.id, "rubric": judge.rubric})
     return episode.model_copy(update={"header": new, "turns": tuple(turns)})
 
 
 def _turn(turn: Turn, judgement: Judgement | None, failure: str, scorer: Scorer, recipe: Recipe, step: Step) -> Turn:
-    parts = recipe.turn(step) if judgement else {}
+    parts = recipe.turn(step)
     return turn.model_copy(
         update={
             "judgement": judgement,
             "epm": scorer.delta(step.after),
-            "reward": sum(parts.values()) if judgement else None,
-            "reward_parts": parts,
+            "reward": None if parts is None else sum(parts.values()),
+            "reward_parts": parts or {},
             "failure": failure,
         }
     )

@@ -325,8 +325,8 @@ def play(
 ) -> None:
     """Talk with one of the people yourself, or watch a policy do it."""
     from echo_env.build import build_policy
+    from echo_env.driving import run_now
     from echo_env.env import CompanionEnv, epm_line
-    from echo_env.session import run_now
 
     env = CompanionEnv(scenario=scenario, split=split)
     message, _ = env.reset(seed=seed)
