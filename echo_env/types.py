@@ -58,26 +58,6 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Usage(Record):
-    """What calls to language models took."""
-
-    calls: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float | None = 0.0
-    """US dollars; None where a price is not known."""
-
-    def __add__(self, other: Usage) -> Usage:
-        """Return both together; the cost is unknown where either is."""
-        cost = None if self.cost is None or other.cost is None else self.cost + other.cost
-        return Usage(
-            calls=self.calls + other.calls,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            cost=cost,
-        )
-
-
 class Levels(NamedTuple):
     """One turn's six judged levels.
 
