@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from echo_env.errors import RoleFailure
-from echo_env.types import Record, Usage
+from echo_env.types import Usage
 
 Failure = Literal[
     "timeout",  # no answer in time
@@ -102,17 +102,3 @@ class LlmFailure(RoleFailure):
     def __reduce__(self) -> tuple[type[LlmFailure], tuple[object, ...]]:  # type: ignore[override]
         """Pickle whole."""
         return (type(self), (self.message, self.hint, self.kind, self.attempts))
-
-
-class RoleUsage(Record):
-    """What one role's requests came to."""
-
-    usage: Usage = Usage()
-    """What was spent, failed tries that reported tokens included."""
-    asks: int = 0
-    cached: int = 0
-    """Asks that an earlier answer served, from the disk or from one in flight."""
-    retries: dict[str, int] = {}
-    """Tries after the first, by what went wrong before; a repair counts as `format`, `check` ..."""
-    failures: dict[str, int] = {}
-    """Asks that failed in the end, by kind."""

@@ -1,24 +1,41 @@
-"""One call to a model through LiteLLM: the only place that knows it, and that a key passes."""
+"""One call to a model: what is sent, what comes back, and what can go wrong; the one place that a key passes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass
-from functools import cache
-from types import ModuleType
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from echo_env.agents.asks import ChatMessage, Failure
 from echo_env.agents.modelconfig import ModelConfig
-from echo_env.errors import ConfigError, missing_extra, redact
+from echo_env.agents.quiet import completion, litellm
+from echo_env.errors import ConfigError, redact
 from echo_env.types import Usage
 
-TRANSIENT: frozenset[Failure] = frozenset({"timeout", "rate_limit", "server", "connection", "cut"})
-"""What another try may cure."""
 NO_KEY = "none"
 """Sent to an own server for which no key is named: it must not get one that is meant for somebody else."""
-_SHOWN = 300
+SHOWN = 300
+"""Characters of a foreign text that an error shows."""
+
+_BY_CAUSE: dict[str, Failure] = {
+    "ClientPayloadError": "cut",
+    "TimeoutError": "timeout",
+    "Timeout": "timeout",
+    "APITimeoutError": "timeout",
+    "ContentPolicyViolationError": "refused",
+    "ReadError": "connection",
+    "WriteError": "connection",
+    "ConnectError": "connection",
+    "RemoteProtocolError": "connection",
+    "ServerDisconnectedError": "connection",
+    "ConnectionResetError": "connection",
+    "JSONDecodeError": "format",
+}
+"""What went wrong, by the name of an error in the chain of causes, the first of these that is in it."""
+_BY_STATUS: dict[int, Failure] = {401: "auth", 403: "auth", 408: "timeout", 429: "rate_limit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +45,8 @@ class Request:
     messages: tuple[ChatMessage, ...]
     temperature: float
     max_tokens: int
-    seed: int | None
-    form: dict[str, Any]
+    seed: int | None = None
+    form: dict[str, Any] = field(default_factory=dict)
     """Response format, or tools and their choice; as OpenAI's interface names them."""
 
 
@@ -54,22 +71,10 @@ class Fault:
     retry_after: float | None = None
     """Seconds that the server asked for."""
 
-
-@cache
-def litellm() -> ModuleType:
-    """Import LiteLLM so that it is quiet, and asks nobody on the network.
-
-    Raises:
-        MissingExtra: It is not installed.
-    """
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else the import fetches prices
-    try:
-        import litellm as module
-    except ImportError:
-        raise missing_extra("litellm", "llm") from None
-    module.suppress_debug_info = True
-    module.telemetry = False
-    return module
+    @property
+    def transient(self) -> bool:
+        """Whether another try may cure it; a response that is no JSON is a broken server's, and not the model's."""
+        return self.kind in ("timeout", "rate_limit", "server", "connection", "cut", "format")
 
 
 def key_of(config: ModelConfig) -> str | None:
@@ -91,10 +96,10 @@ def key_of(config: ModelConfig) -> str | None:
 
 def shown(text: object, config: ModelConfig) -> str:
     """Return a short text without keys, for an error or a record."""
-    found = str(text)[: 20 * _SHOWN]
+    found = str(text)[: 20 * SHOWN].partition("Traceback (most recent")[0].strip()
     key = os.environ.get(config.api_key_env or "", "").strip()
     found = redact(found.replace(key, "[redacted]") if key else found)
-    return found if len(found) <= _SHOWN else found[:_SHOWN] + " ..."
+    return found if len(found) <= SHOWN else found[:SHOWN] + " ..."
 
 
 async def complete(config: ModelConfig, request: Request) -> Completion | Fault:
@@ -104,22 +109,25 @@ async def complete(config: ModelConfig, request: Request) -> Completion | Fault:
         ConfigError: There is no key.
         MissingExtra: LiteLLM is not installed.
     """
-    module = litellm()
+    litellm()  # out here: that it is not installed is no failure of a call
     arguments = _arguments(config, request)
+    lost: Exception
     try:
         async with asyncio.timeout(config.timeout):
-            response = await module.acompletion(**arguments)
-    except Exception as e:
-        return _fault(e, config)
-    try:
+            response = await completion(config.model, config.api_base is not None, **arguments)
         return _completion(response, config)
     except Exception as e:
-        return Fault("format", f"the response is not a chat completion: {shown(e, config)}")
+        lost = e
+    # outside of the handler: an error raised there would carry LiteLLM's, and with it the request and its key
+    if _wants_a_key(lost, config):
+        raise ConfigError(
+            f"the model '{config.model}' needs a key: {shown(lost, config)}", "name its variable in api_key_env"
+        )
+    return _fault(lost, config)
 
 
 def _arguments(config: ModelConfig, request: Request) -> dict[str, Any]:
     return {
-        "model": config.model,
         "messages": [{"role": m.role, "content": m.content} for m in request.messages],
         "api_base": config.api_base,
         "api_key": key_of(config),
@@ -136,46 +144,70 @@ def _arguments(config: ModelConfig, request: Request) -> dict[str, Any]:
     }
 
 
-def _completion(response: Any, config: ModelConfig) -> Completion:
+def _completion(response: Any, config: ModelConfig) -> Completion | Fault:
+    if not response.choices:
+        return Fault("format", "the response holds no choice")
     choice = response.choices[0]
-    message = choice.message
-    calls = tuple((c.function.name or "", c.function.arguments or "") for c in message.tool_calls or ())
-    used = getattr(response, "usage", None)
-    cost = (getattr(response, "_hidden_params", None) or {}).get("response_cost")
-    return Completion(
-        text=message.content or "",
-        thinking=getattr(message, "reasoning_content", None) or "",
-        calls=calls,
-        finish=choice.finish_reason or "",
-        usage=Usage(
-            calls=1,
-            prompt_tokens=getattr(used, "prompt_tokens", 0) or 0,
-            completion_tokens=getattr(used, "completion_tokens", 0) or 0,
-            cost=cost,
-        ),
+    message, used = choice.message, getattr(response, "usage", None)
+    usage = Usage(
+        calls=1,
+        prompt_tokens=getattr(used, "prompt_tokens", 0) or 0,
+        completion_tokens=getattr(used, "completion_tokens", 0) or 0,
+        cost=_cost(response, config),
     )
+    calls = tuple((c.function.name or "", c.function.arguments or "") for c in message.tool_calls or ())
+    thinking = getattr(message, "reasoning_content", None) or ""
+    return Completion(message.content or "", thinking, calls, choice.finish_reason or "", usage)
+
+
+def _cost(response: Any, config: ModelConfig) -> float | None:
+    """Return what a call cost, in US dollars; None where LiteLLM's map holds no price of the model."""
+    if not _is_priced(config.model):
+        return None
+    try:
+        return float(litellm().completion_cost(completion_response=response, model=config.model))
+    except Exception:  # a price that LiteLLM cannot work out is one that is not known
+        return None
+
+
+@lru_cache(maxsize=64)
+def _is_priced(model: str) -> bool:
+    prices = litellm().model_cost
+    return model in prices or (model.startswith("openai/") and model.removeprefix("openai/") in prices)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what caused it."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _fault(error: Exception, config: ModelConfig) -> Fault:
     kind = _kind(error)
-    if kind == "auth" and config.api_key_env is None and config.api_base is None:
-        raise ConfigError(f"the model '{config.model}' needs a key: {shown(error, config)}", "name it in api_key_env")
+    if kind == "timeout":
+        return Fault(kind, f"no answer within {config.timeout:g} seconds")
     return Fault(kind, shown(error, config) or type(error).__name__, _retry_after(error))
 
 
 def _kind(error: Exception) -> Failure:
-    name = type(error).__name__
+    names = {type(e).__name__ for e in _chain(error)}
+    for name, kind in _BY_CAUSE.items():
+        if name in names:
+            return kind
     status = getattr(error, "status_code", None)
-    if name in ("Timeout", "TimeoutError", "APITimeoutError") or status == 408:
-        return "timeout"
-    if name == "APIConnectionError":
-        return "connection"
-    if name == "ContentPolicyViolationError":
-        return "refused"
     if not isinstance(status, int):
         return "other"
-    by_status: dict[int, Failure] = {401: "auth", 403: "auth", 429: "rate_limit"}
-    return by_status.get(status, "server" if status >= 500 else "refused" if status >= 400 else "other")
+    return _BY_STATUS.get(status, "server" if status >= 500 else "refused" if status >= 400 else "other")
+
+
+def _wants_a_key(error: Exception, config: ModelConfig) -> bool:
+    """Whether LiteLLM found no key; a server that refuses one is a failure like others."""
+    asked = any(type(e).__name__ == "HTTPStatusError" for e in _chain(error))
+    return config.api_key_env is None and config.api_base is None and not asked and _kind(error) == "auth"
 
 
 def _retry_after(error: Exception) -> float | None:
