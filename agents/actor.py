@@ -63,7 +63,7 @@ class LlmActor:
             wrong = fault(said, view)
         if wrong == "long":
             return shortened(said, language)
-        if wrong:
+        if wrong not in ("", "repeated"):  # people do say a thing twice
             raise LlmFailure(f"nothing that a person would say: {words.wrong[wrong]}", kind="check", attempts=2)
         return said
 

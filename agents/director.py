@@ -105,7 +105,7 @@ _AXIS_OF: dict[str, Axis] = {"cognitive": "C", "affective": "A", "motivational":
 RUBRIC_WORDS = re.compile(
     r"empath\w*|\bcognitiv\w*|\baffective\w*|\bproactive\w*|\bmotivational\b|\bepm\b|\biedr\b|\bscor(?:e|es|ed|ing)\b"
     r"|\brubric\w*|\bax[ei]s\b|\bvalidat(?:e|es|ed|ing|ion)\b|\brefram(?:e|es|ed|ing)\b|\bresonance\b|\brestructuring\b"
-    r"|\bempower\w*|\bprog\b|\bneg\b|\bdeficit\b|\bevaluat\w*|\bjudg(?:e?ments?|e's)\b|\blevels?\b|\bpoints\b"
+    r"|\bempower\w*|\bprog\b|\bneg\b|\bdeficit\b|\bevaluat\w*|\bjudg(?:e?ments?|e's)\b"
     r"|共情|同理心|认知|情感共鸣|赋能|打分|得分|评分|分数|评判|评委|评价标准|维度|量表|坐标轴|[CAP]轴|等级|赤字",
     re.IGNORECASE,
 )
