@@ -68,6 +68,12 @@ class Ask:
     may_be_cut: bool = False
     """Whether a text that ends at the token limit is an answer, as a policy's is, and no failure."""
 
+    def __post_init__(self) -> None:
+        if self.schema is not None and self.tools:
+            raise ValueError("an ask has a schema or tools, not both")
+        if not self.messages:
+            raise ValueError("an ask has messages")
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

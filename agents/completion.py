@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from echo_env.agents.asks import ChatMessage, Failure
 from echo_env.agents.modelconfig import ModelConfig
 from echo_env.agents.quiet import completion, litellm
 from echo_env.errors import ConfigError, redact
-from echo_env.types import Usage
+from echo_env.types import Usage, storable
 
 NO_KEY = "none"
 """Sent to an own server for which no key is named: it must not get one that is meant for somebody else."""
@@ -60,6 +61,8 @@ class Completion:
     """Name and arguments, as text, of each called tool."""
     finish: str
     usage: Usage
+    tries: int = 1
+    """Calls up to this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +131,11 @@ async def complete(config: ModelConfig, request: Request) -> Completion | Fault:
 
 def _arguments(config: ModelConfig, request: Request) -> dict[str, Any]:
     return {
-        "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+        "messages": [{"role": m.role, "content": storable(m.content)} for m in request.messages],
         "api_base": config.api_base,
         "api_key": key_of(config),
         "temperature": request.temperature,
-        "top_p": config.top_p,
+        **({"top_p": config.top_p} if config.top_p < 1 else {}),  # some models refuse it beside a temperature
         "max_tokens": request.max_tokens,
         "seed": request.seed,
         "timeout": config.timeout,
@@ -155,9 +158,11 @@ def _completion(response: Any, config: ModelConfig) -> Completion | Fault:
         completion_tokens=getattr(used, "completion_tokens", 0) or 0,
         cost=_cost(response, config),
     )
-    calls = tuple((c.function.name or "", c.function.arguments or "") for c in message.tool_calls or ())
+    calls = tuple(
+        (storable(c.function.name or ""), storable(c.function.arguments or "")) for c in message.tool_calls or ()
+    )
     thinking = getattr(message, "reasoning_content", None) or ""
-    return Completion(message.content or "", thinking, calls, choice.finish_reason or "", usage)
+    return Completion(storable(message.content or ""), storable(thinking), calls, choice.finish_reason or "", usage)
 
 
 def _cost(response: Any, config: ModelConfig) -> float | None:
@@ -165,7 +170,8 @@ def _cost(response: Any, config: ModelConfig) -> float | None:
     if not _is_priced(config.model):
         return None
     try:
-        return float(litellm().completion_cost(completion_response=response, model=config.model))
+        cost = float(litellm().completion_cost(completion_response=response, model=config.model))
+        return cost if math.isfinite(cost) else None
     except Exception:  # a price that LiteLLM cannot work out is one that is not known
         return None
 
@@ -188,9 +194,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _fault(error: Exception, config: ModelConfig) -> Fault:
     kind = _kind(error)
-    if kind == "timeout":
-        return Fault(kind, f"no answer within {config.timeout:g} seconds")
-    return Fault(kind, shown(error, config) or type(error).__name__, _retry_after(error))
+    own_words: dict[Failure, str] = {  # what the libraries say differs from run to run
+        "timeout": f"no answer within {config.timeout:g} seconds",
+        "connection": "the connection could not be made, or was lost",
+        "cut": "the response ended before its end",
+    }
+    return Fault(kind, own_words.get(kind) or shown(error, config) or type(error).__name__, _retry_after(error))
 
 
 def _kind(error: Exception) -> Failure:

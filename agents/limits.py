@@ -7,6 +7,7 @@ bucket is arithmetic on one clock, so that nothing is bound to a loop that may b
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections import deque
@@ -153,9 +154,9 @@ class Lane:
             self.slots.release()
 
 
-_lanes: dict[tuple[str, str | None], Lane] = {}
+_lanes: dict[tuple[int, str, str | None], Lane] = {}
 
 
 def lane(config: ModelConfig) -> Lane:
-    """Return the lane of a model, the same for everybody in the process."""
-    return _lanes.setdefault((config.model, config.api_base), Lane())
+    """Return the lane of a model, the same for everybody in the process; a fork has its own."""
+    return _lanes.setdefault((os.getpid(), config.model, config.api_base), Lane())

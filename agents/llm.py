@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +18,7 @@ from echo_env.agents.completion import Completion, Fault, Request, complete, sho
 from echo_env.agents.limits import lane
 from echo_env.agents.llmcache import AnswerFolder, Unreadable, key_of, request_of
 from echo_env.agents.modelconfig import ModelConfig, ModelsConfig, models_config
-from echo_env.agents.structured import Reading, form_of, read, repair, worded
+from echo_env.agents.structured import checked, form_of, read, repair, worded
 from echo_env.agents.tally import RoleUsage, Tally
 from echo_env.types import Usage
 
@@ -27,6 +26,8 @@ __all__ = ["Answer", "Ask", "ChatMessage", "LlmClient", "LlmFailure", "RoleUsage
 
 FIRST_WAIT = 0.5
 """Seconds before the second try, at most; it doubles with every further one."""
+REPAIRED: frozenset[Failure] = frozenset({"empty", "format", "check", "cut"})
+"""What is wrong with an answer that the model may mend."""
 LONGEST_WAIT = 30.0
 """Seconds between two tries at most, whatever a server asks for."""
 _log = logging.getLogger(__name__)
@@ -96,17 +97,17 @@ class LlmClient:
             return None
         try:
             found = self._folder.find(key, ask)
-            wrong = ask.check(found.parsed) if found and found.parsed is not None and ask.check else ""
+            wrong = checked(ask, found.parsed) if found is not None and found.parsed is not None else ""
         except Unreadable as e:
             found, wrong = None, f"the cassette holds no readable answer: {e}"
         if mode == "replay" and (found is None or wrong):
             message = wrong or f"the cassette holds no answer to this request of the role '{ask.role}' ({key[:12]})"
-            raise LlmFailure(message, f"record it: cache mode `auto` or `record`, folder {self._folder.folder}", "replay_miss")
+            raise LlmFailure(
+                message, f"record it: cache mode `auto` or `record`, folder {self._folder.folder}", "replay_miss"
+            )
         return None if wrong else found
 
-    async def _shared(
-        self, key: str, request: dict[str, Any], ask: Ask, config: ModelConfig
-    ) -> tuple[Answer, bool]:
+    async def _shared(self, key: str, request: dict[str, Any], ask: Ask, config: ModelConfig) -> tuple[Answer, bool]:
         """Return the answer of the one call for a request, and whether another ask had started it.
 
         The call is a task of its own, so that who gives up waiting does not take it from the others; the last to give
@@ -117,28 +118,28 @@ class LlmClient:
         joined = flight is not None
         if flight is None:
             flight = flights[key] = _Flight(asyncio.create_task(self._ask(key, request, ask, config)))
-            flight.task.add_done_callback(lambda _: flights.pop(key, None))
         flight.waiting += 1
         try:
             return await asyncio.shield(flight.task), joined
         finally:
             flight.waiting -= 1
-            if not flight.waiting and not flight.task.done():
-                flights.pop(key, None)
-                flight.task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await flight.task
+            if not flight.waiting:
+                if flights.get(key) is flight:
+                    del flights[key]
+                await _end(flight.task)
 
     async def _ask(self, key: str, request: dict[str, Any], ask: Ask, config: ModelConfig) -> Answer:
-        messages = worded(ask, config.structured)
-        reading, usage = await self._read(ask, config, messages)
-        attempts = 1
-        if reading.kind in ("empty", "format", "check", "cut"):
+        messages, usage, tries = worded(ask, config.structured), Usage(), 0
+        for last in (False, True):
+            got = await self._complete(ask, config, messages, tries)
+            tries, usage = got.tries, usage + got.usage
+            reading = read(ask, got, ask.max_tokens or config.max_tokens)
+            if last or reading.kind not in REPAIRED:
+                break
             self._tally.retried(ask.role, reading.kind)
-            reading, more = await self._read(ask, config, repair(messages, reading, ask))
-            usage, attempts = usage + more, 2
+            messages = repair(messages, reading, ask)
         if reading.kind is not None:
-            raise LlmFailure(shown(reading.fault, config), kind=reading.kind, attempts=attempts)
+            raise LlmFailure(shown(reading.fault, config), kind=reading.kind, attempts=tries)
         answer = Answer(reading.text, reading.parsed, reading.tool, reading.thinking, usage)
         if self.models.cache.mode != "off":
             self._keep(key, request, answer)
@@ -152,7 +153,10 @@ class LlmClient:
                 self.warnings.append(f"answers cannot be kept in {self._folder.folder}: {e.strerror or e}")
                 _log.warning("%s", self.warnings[0])
 
-    async def _read(self, ask: Ask, config: ModelConfig, messages: tuple[ChatMessage, ...]) -> tuple[Reading, Usage]:
+    async def _complete(
+        self, ask: Ask, config: ModelConfig, messages: tuple[ChatMessage, ...], tries: int
+    ) -> Completion:
+        """Ask until the model answers; `tries` is how many calls the ask has made before."""
         request = Request(
             messages,
             config.temperature if ask.temperature is None else ask.temperature,
@@ -160,28 +164,36 @@ class LlmClient:
             ask.seed,
             form_of(ask, config.structured),
         )
-        got = await self._complete(ask.role, config, request)
-        self._tally.spent(ask.role, got.usage)
-        return read(ask, got, request.max_tokens), got.usage
-
-    async def _complete(self, role: str, config: ModelConfig, request: Request) -> Completion:
-        tokens = sum(len(m.content) for m in request.messages) // 4 + request.max_tokens
+        tokens = sum(len(m.content) for m in messages) // 4 + request.max_tokens
+        way = lane(config)
         for attempt in range(config.retries + 1):
-            async with lane(config).enter(config, tokens) as took:
+            async with way.enter(config, tokens) as took:
                 got = await complete(config, request)
                 took(got.usage.prompt_tokens + got.usage.completion_tokens if isinstance(got, Completion) else 0)
             if isinstance(got, Completion):
-                return got
+                self._tally.spent(ask.role, got.usage)
+                return replace(got, tries=tries + attempt + 1)
             if not got.transient or attempt == config.retries:
                 break
-            self._tally.retried(role, got.kind)
+            self._tally.retried(ask.role, got.kind)
+            if got.kind == "rate_limit" and got.retry_after:
+                way.close_for(min(got.retry_after, LONGEST_WAIT))
             await asyncio.sleep(self._wait(attempt, got))
-        raise LlmFailure(got.message, _HINTS.get(got.kind, ""), got.kind, attempt + 1)
+        raise LlmFailure(got.message, _HINTS.get(got.kind, ""), got.kind, tries + attempt + 1)
 
     def _wait(self, attempt: int, fault: Fault) -> float:
         """Return the seconds before the next try: doubling, between half and all of it, or what the server asks for."""
         wait = FIRST_WAIT * 2**attempt * (0.5 + self._random.random() / 2)
         return min(max(wait, fault.retry_after or 0.0), LONGEST_WAIT)
+
+
+async def _end(task: asyncio.Task[Answer]) -> None:
+    """Cancel a task that nobody waits for, unless it is done, and see it out: its slot is free then."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # seen: the loop need not complain that nobody looked
 
 
 _HINTS: dict[Failure, str] = {

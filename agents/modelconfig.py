@@ -85,7 +85,7 @@ class CacheConfig(Record):
     """Where answers are kept, and whether they are used."""
 
     mode: Literal["auto", "record", "replay", "off"] = "auto"
-    """`auto` uses what is there and asks for the rest; `record` always asks; `replay` never asks; `off` keeps nothing."""
+    """`auto` uses what is there and asks for the rest; `record` always asks; `replay` never; `off` keeps nothing."""
     folder: Path | None = None
     """None is the user's cache: `$ECHO_ENV_CACHE`, else `~/.cache/echo-env`, and in it `verdicts`."""
 
@@ -100,7 +100,7 @@ class ModelsConfig(Record):
 
     default: ModelConfig
     roles: dict[str, ModelConfig] = Field(default_factory=dict)
-    """By role: actor, director, judge, humanlike, empathy, iedr, policy ... In YAML only what differs from `default`."""
+    """By role: actor, director, judge, humanlike, empathy, policy ... In YAML only what differs from `default`."""
     panel: tuple[ModelConfig, ...] = ()
     """The judges of a panel (NEE); in YAML only what differs from `default`."""
     cache: CacheConfig = Field(default_factory=CacheConfig)

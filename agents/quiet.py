@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -67,7 +67,7 @@ def _silent() -> Callable[[str], Any] | None:
         def make(model: str) -> Any:
             return Silent(
                 model=model, messages=[], stream=False, call_type="acompletion",
-                start_time=datetime.now(timezone.utc).replace(tzinfo=None), litellm_call_id="-", function_id="-",
+                start_time=datetime.now(UTC).replace(tzinfo=None), litellm_call_id="-", function_id="-",
                 litellm_trace_id="-",
             )  # fmt: skip
 

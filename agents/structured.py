@@ -127,9 +127,16 @@ def _form(ask: Ask, got: Completion, text: str) -> Reading:
         reading = _object(ask.schema, arguments[0] if arguments else text)
     else:
         reading = Reading(text) if text else Reading(kind="empty", fault="the answer is empty")
-    if reading.parsed is not None and ask.check is not None and (wrong := ask.check(reading.parsed)):
-        return Reading(kind="check", fault=wrong)
-    return reading
+    wrong = "" if reading.parsed is None else checked(ask, reading.parsed)
+    return Reading(kind="check", fault=wrong) if wrong else reading
+
+
+def checked(ask: Ask, parsed: BaseModel) -> str:
+    """Return what the ask's own check finds wrong with an answer, "" for nothing."""
+    try:
+        return ask.check(parsed) if ask.check else ""
+    except Exception as e:  # an answer that the check cannot even look at
+        return f"the check failed on it: {type(e).__name__}: {e}"
 
 
 def _tool_call(tools: tuple[Tool, ...], got: Completion, text: str) -> Reading:
@@ -162,6 +169,8 @@ def _object(schema: type[BaseModel], text: str) -> Reading:
     except ValidationError as e:
         faults = [f"{'.'.join(map(str, f['loc'])) or 'answer'}: {f['msg']}" for f in e.errors(include_input=False)]
         return Reading(kind="format", fault=("; ".join(faults[:5]))[:500])
+    except Exception as e:  # a validator that did not expect what a model may say
+        return Reading(kind="format", fault=f"{type(e).__name__}: {e}"[:500])
 
 
 def _json(text: str) -> Any:

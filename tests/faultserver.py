@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import hashlib
 import json
+import re
 import sys
 import threading
 import time
@@ -40,6 +41,7 @@ way and says so (`finish_reason`).
 BEHAVIOURS: tuple[str, ...] = get_args(Behaviour)
 UNFOUND = "zyxomma quibbet vorple"
 HUGE = 10_000_000
+_LISTED = re.compile(r"^- (\w+): .*Arguments:\n(\{.*\})$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,11 @@ class Call:
 
     @property
     def tools(self) -> dict[str, dict[str, Any]]:
-        """Parameters' schema by tool name."""
-        return {t["function"]["name"]: t["function"].get("parameters", {}) for t in self.body.get("tools") or ()}
+        """Parameters' schema by tool name; of the request, else as a message lists them."""
+        if self.body.get("tools"):
+            return {t["function"]["name"]: t["function"].get("parameters", {}) for t in self.body["tools"]}
+        listed = _LISTED.findall("\n".join(str(m["content"]) for m in self.messages))
+        return {name: json.loads(schema) for name, schema in listed}
 
     @property
     def schema(self) -> dict[str, Any] | None:
@@ -88,7 +93,7 @@ Rule = Callable[[Call], str]
 """Gives the behaviour for a request."""
 Said = str | dict[str, Any] | None
 Answer = Callable[[Call], Said]
-"""Gives the content of a good answer: text, an object for the schema, {"name", "arguments"} for tools; None fills it."""
+"""Gives a good answer: text, an object for the schema, {"name", "arguments"} for tools; None fills it."""
 
 
 def always(behaviour: Behaviour) -> Rule:
@@ -226,7 +231,7 @@ class FaultServer:
             said = {"name": next(iter(call.tools)), "arguments": {"no": "such"}} if call.tools else {"no": "such"}
         message: dict[str, Any] = {"role": "assistant", "content": None}
         half = behaviour in ("half_json", "length")
-        if call.tools and isinstance(said, dict) and behaviour not in ("empty", "huge"):
+        if call.body.get("tools") and isinstance(said, dict) and behaviour not in ("empty", "huge"):
             arguments = json.dumps(said["arguments"], ensure_ascii=False)
             function = {"name": said["name"], "arguments": arguments[: len(arguments) // 2] if half else arguments}
             message["tool_calls"] = [{"id": f"call_{call.number}", "type": "function", "function": function}]
