@@ -56,15 +56,14 @@ class LlmActor:
         language, words = view.profile.language, phrases(view.profile.language)
         messages = prompt("actor", language).render(**shown(view))
         said = await self._ask(view, messages)
-        wrong = fault(said, view)
-        if wrong:
+        if wrong := fault(said, view):
             again = ChatMessage("user", words.again.format(wrong=words.wrong[wrong]))
             said = await self._ask(view, (*messages, ChatMessage("assistant", said or "..."), again))
             wrong = fault(said, view)
         if wrong == "long":
             return shortened(said, language)
-        if wrong not in ("", "repeated"):  # people do say a thing twice
-            raise LlmFailure(f"nothing that a person would say: {words.wrong[wrong]}", kind="check", attempts=2)
+        if wrong and wrong != "repeated":  # people do say a thing twice
+            raise LlmFailure(f"nothing that a person would say: {phrases('en').wrong[wrong]}", kind="check", attempts=2)
         return said
 
     async def _ask(self, view: ActorView, messages: tuple[ChatMessage, ...]) -> str:
@@ -72,7 +71,7 @@ class LlmActor:
             Ask(
                 role="actor",
                 messages=messages,
-                prompt=prompt("actor", view.profile.language).id,
+                prompt=prompt("actor", view.profile.language).key,
                 seed=(self._seed + len(view.history)) % 2**31,
                 max_tokens=MAX_TOKENS,
                 may_be_cut=True,

@@ -75,7 +75,7 @@ async def rate(client: LlmClient, text: str, language: str) -> dict[str, Rating]
     ask = Ask(
         role="iedr",
         messages=written.render(text=text[:LONGEST]),
-        prompt=written.id,
+        prompt=written.key,
         schema=Ratings,
         seed=0,
         max_tokens=1024,

@@ -120,7 +120,7 @@ class LlmJudge:
             Ask(
                 role="judge",
                 messages=messages,
-                prompt=written.id,
+                prompt=written.key,
                 schema=Verdict,
                 seed=0,
                 temperature=self._temperature,
@@ -187,16 +187,17 @@ def evidence_of(findings: Iterable[Finding], reply: str, items: set[str]) -> tup
 
 def wrong(verdict: BaseModel, reply: str) -> str:
     """Return what is wrong with a verdict, in words for the model; "" where nothing is."""
-    for finding in cast(Verdict, verdict).evidence:
-        if found_in(finding.quote, reply) is None:
-            return f"the quote {finding.quote[:80]!r} does not stand in the reply; copy the reply's words exactly"
+    unfound = [k for k, f in enumerate(cast(Verdict, verdict).evidence, 1) if found_in(f.quote, reply) is None]
+    if unfound:
+        return f"quote {unfound[0]} does not stand in the reply; copy the reply's words exactly, or leave it out"
     return ""
 
 
 def found_in(quote: str, reply: str) -> str | None:
     """Return a quote in the reply's own words, or None where it does not stand there.
 
-    Space, case, width and the kind of quotation marks do not matter. An empty quote stands in an empty reply alone.
+    Space, case, width, invisible characters and the kind of quotation marks do not matter. An empty quote stands in an
+    empty reply alone.
     """
     if not reply.strip():
         return None if _plain(quote)[0].strip(_EDGE) else ""
@@ -207,7 +208,8 @@ def found_in(quote: str, reply: str) -> str | None:
 
 
 _EDGE = ' ".'
-_MARKS = dict.fromkeys(map(ord, "'\u2018\u2019\u201c\u201d\u300c\u300d\u00ab\u00bb`"), '"') | {0x2013: "-", 0x2014: "-"}
+_QUOTES = "'\u2018\u2019\u201c\u201d\u300c\u300d\u00ab\u00bb`"
+_MARKS = dict.fromkeys(map(ord, _QUOTES), '"') | {0x2013: "-", 0x2014: "-"}
 
 
 def _plain(text: str) -> tuple[str, list[int]]:
@@ -217,6 +219,8 @@ def _plain(text: str) -> tuple[str, list[int]]:
     for k, raw in enumerate(text):
         for c in unicodedata.normalize("NFKC", raw).casefold().translate(_MARKS):
             c = " " if c.isspace() else c
+            if unicodedata.category(c) in ("Cc", "Cf"):
+                continue
             if c != " " or (kept and kept[-1] != " "):
                 kept.append(c)
                 places.append(k)
