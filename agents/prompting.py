@@ -29,9 +29,17 @@ from echo_env.errors import ConfigError, unknown_name
 
 _PLACE = re.compile(r"\{\{([a-z]\w*)\}\}|\{([a-z]\w*)\}")
 _SECTION = re.compile(r"^# (system|user|assistant)[ \t]*$", re.MULTILINE)
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-_TAG = re.compile(r"<(?=\s*[/／]?\s*data)", re.IGNORECASE)
-_FENCE = re.compile(r"<(?=[|｜])|\[(?=/?INST\])|<(?=/?s>)")
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
+)
+"""Control and invisible characters, which can hide words from a reader; not the joiners that scripts and emoji need."""
+_MARK = re.compile(
+    r"<(?=\W{0,8}data)"  # our own block
+    r"|<(?=[|\uff5c]|/?s>|(?:start|end)_of_turn|bos|eos|<?/?<?/?SYS>)|\[(?=/?INST\])",  # chat templates' turns
+    re.IGNORECASE,
+)
+_LOOKALIKE = {"<": "\uff1c", "[": "\uff3b"}
+_MISSPELT = re.compile(r"\{\{|\{\s*\w+\s*\}")
 
 
 def data_block(name: str, text: str) -> str:
@@ -44,8 +52,8 @@ def data_block(name: str, text: str) -> str:
         name: The block's name, of our own.
         text: Whatever was said.
     """
-    text = _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
-    text = _FENCE.sub(lambda m: "［" if m[0] == "[" else "＜", _TAG.sub("＜", text))
+    text = _UNSEEN.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    text = _MARK.sub(lambda sign: _LOOKALIKE[sign[0]], text)
     return f'<data name="{name}">\n{text}\n</data>'
 
 
@@ -141,7 +149,7 @@ def read_prompt(text: str, name: str, language: str) -> Prompt:
         ChatMessage(cast('Literal["system", "user", "assistant"]', role), said.strip())
         for role, said in zip(parts[::2], parts[1::2], strict=True)
     )
-    if any("{{" in left or "}}" in left for left in (_PLACE.sub("", s.content) for s in sections)):
+    if any(_MISSPELT.search(_PLACE.sub("", s.content)) for s in sections):
         raise ConfigError(
             f"{where}: a placeholder is misspelt", "{name} for a plain value, {{name}} for untrusted text"
         )
