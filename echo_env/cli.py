@@ -23,6 +23,7 @@ from echo_env import (
     cli_validate_ranks,
     cli_validate_safety,
 )
+from echo_env.cli_rate import rate
 from echo_env.cli_redteam import redteam
 from echo_env.errors import ConfigError, EchoError, RecordError
 from echo_env.version import VERSION
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_validate.app)
 app.add_typer(cli_import.app)
+app.command("rate")(rate)
 cli_validate.app.command("ranks")(cli_validate_ranks.ranks)
 cli_validate.app.command("noise")(cli_validate_noise.noise)
 cli_validate.app.command("persona")(cli_validate_persona.persona)
