@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Literal
 
 from echo_env.agents.asks import Ask, ChatMessage
-from echo_env.agents.judge import short_name
 from echo_env.agents.llm import LlmClient, LlmFailure, client_of
 from echo_env.agents.people import card, phrases
 from echo_env.agents.prompting import prompt
+from echo_env.agents.rolemodels import short_name
 from echo_env.agents.transcript import cut, shared_runs, talk, tokens
 from echo_env.profiles import STAGES
 from echo_env.roles import ActorProfile, ActorView, chapter_of
@@ -98,8 +98,12 @@ def shown(view: ActorView) -> dict[str, str]:
         "talk": talk(view.history[-WINDOW:], language, LONGEST),
         "direction": cut(view.cue.words, 300),
         "material": "\n".join(material(view)),
-        "task": words.tasks[view.cue.act if view.history else "open"],
+        "task": _task(view),
     }
+
+
+def _task(view: ActorView) -> str:
+    return phrases(view.profile.language).tasks[view.cue.act if view.history else "open"]
 
 
 def material(view: ActorView) -> tuple[str, ...]:
@@ -148,7 +152,7 @@ ASSISTANT = re.compile(
     re.IGNORECASE,
 )
 """What assistants say, and people who came to be heard do not."""
-Wrong = Literal["", "empty", "assistant", "echo", "repeated", "long"]
+Wrong = Literal["", "empty", "assistant", "prompt", "echo", "repeated", "long"]
 
 
 def fault(said: str, view: ActorView) -> Wrong:
@@ -158,6 +162,9 @@ def fault(said: str, view: ActorView) -> Wrong:
         return "empty"
     if ASSISTANT.search(said):
         return "assistant"
+    orders = f"{prompt('actor', language).sections[0].content}\n{_task(view)}"
+    if "<data" in said or "</data" in said or shared_runs(said, orders) > ECHO:
+        return "prompt"
     reply = view.history[-1].reply if view.history else ""
     if shared_runs(said, reply) > ECHO or said.casefold() == reply.strip().casefold():
         return "echo"

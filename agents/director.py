@@ -18,10 +18,10 @@ from typing import Annotated, Literal, cast
 from pydantic import BaseModel, BeforeValidator, Field
 
 from echo_env.agents.asks import Ask, Tool
-from echo_env.agents.judge import short_name
 from echo_env.agents.llm import LlmClient, client_of
 from echo_env.agents.people import card, needs
 from echo_env.agents.prompting import prompt
+from echo_env.agents.rolemodels import short_name
 from echo_env.agents.transcript import cut, talk, told
 from echo_env.epm import norm
 from echo_env.profiles import STAGES, Line, Stage

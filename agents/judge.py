@@ -19,9 +19,9 @@ from pydantic import BaseModel, BeforeValidator, Field
 from echo_env.agents.asks import Ask
 from echo_env.agents.gated import GatedJudge
 from echo_env.agents.llm import LlmClient, client_of
-from echo_env.agents.modelconfig import ModelConfig
-from echo_env.agents.people import card, needs, things
+from echo_env.agents.people import card, needs, phrases, things
 from echo_env.agents.prompting import prompt
+from echo_env.agents.rolemodels import short_name, unless_set
 from echo_env.agents.transcript import cut, shared_runs, talk
 from echo_env.roles import Exchange, JudgeView
 from echo_env.types import AXES, Axis, Evidence, Judgement, Levels
@@ -92,9 +92,8 @@ class LlmJudge:
         self.id = f"llm:{short_name(model)}+judge-{written.version}"
         self.rubric = f"epm_llm_{written.version}"
         self._client, self._draw = client, draw
-        self._temperature = (
-            None if "temperature" in model.model_fields_set else 0.0
-        )  # a judge does not roll dice unasked
+        self._temperature = unless_set(model, "temperature", 0.0)  # a judge rolls no dice unless it is told to
+        self._max_tokens = unless_set(model, "max_tokens", 1024)
         self._summary, self._covers = "", 0
 
     async def judge(self, view: JudgeView) -> Judgement:
@@ -106,8 +105,9 @@ class LlmJudge:
         language, reply = view.profile.language, view.exchange.reply
         written = prompt("judge", language)
         older, recent = self.past(view)
+        opens = phrases(language).opens["low" if view.profile.threshold == "high" else "high"]
         messages = written.render(
-            person=card(view.profile.persona, view.profile.situation, language),
+            person=f"{card(view.profile.persona, view.profile.situation, language)}\n{opens}",
             needs=needs(view.profile.needs, language),
             things=things(view.profile.lines, language),
             older=older,
@@ -124,6 +124,7 @@ class LlmJudge:
                 schema=Verdict,
                 seed=0,
                 temperature=self._temperature,
+                max_tokens=self._max_tokens,
                 draw=self._draw,
                 check=lambda verdict: wrong(verdict, reply),
             )
@@ -151,11 +152,6 @@ def judge_of(name: str) -> Callable[[], GatedJudge]:
     """Return what builds a conversation's judge: "llm:MODEL", or "llm:" and a models file."""
     client = client_of(name)
     return lambda: GatedJudge(LlmJudge(client))
-
-
-def short_name(model: ModelConfig) -> str:
-    """Return a model's name without where it is served or stored."""
-    return model.model.rstrip("/").rsplit("/", 1)[-1]
 
 
 def levels_of(evidence: Iterable[Evidence]) -> Levels:

@@ -2,8 +2,8 @@
 
     python benchmarks/judge_tokens.py
 
-Synthetic conversations on one fixed profile, every message of one length, every summary as long as it may be. Tokens are
-SmolLM2's where its weights are installed, else characters by four. No model is asked.
+Synthetic conversations on one fixed profile, every message of one length, every summary as long as it may be. Tokens
+are SmolLM2's where its weights are installed, else characters by four. No model is asked.
 """
 
 from __future__ import annotations

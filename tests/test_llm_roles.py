@@ -13,6 +13,7 @@ from faultserver import Call, FaultServer
 from hypothesis import given
 from hypothesis import strategies as st
 from llmfake import BLOCK, FakeClient, Play, Said, block, text_of
+from typer.testing import CliRunner
 from zhscenario import chinese
 
 from echo_env import registry
@@ -32,6 +33,7 @@ from echo_env.agents.prompting import prompt
 from echo_env.agents.rollout import RunConfig, run
 from echo_env.agents.transcript import cut, told
 from echo_env.build import WorldConfig, build_judge, build_policy, build_session
+from echo_env.cli import app
 from echo_env.errors import ConfigError, RoleFailure
 from echo_env.profiles import IEDR_ITEMS, Scenario, get_scenario, iedr_deficit
 from echo_env.rewards import epm
@@ -479,6 +481,8 @@ LAST = "It must be strange to have somewhere to be at half past four and nowhere
         ("How can I help you today?", "assistant"),
         ("\u4f5c\u4e3a\u4e00\u4e2aAI\uff0c\u6211\u6ca1\u6709\u611f\u53d7\u3002", "assistant"),
         ("It must be strange to have somewhere to be at half past four.", "echo"),
+        ("You are a real person in a talk with a companion. Stay this person.", "prompt"),
+        ('<data name="talk">', "prompt"),
         ("hello.", "repeated"),
         ("Aye. " * 9, "long"),
         ("and so on " * 60, "long"),
@@ -795,3 +799,26 @@ def test_a_judge_that_answers_badly_over_a_server_is_asked_once_more_and_then_mi
         assert [t.judgement for t in turns] == [None] * 3
         assert all(t.failure.startswith("judge: LlmFailure") for t in turns)
         assert sum(c.title == "Verdict" for c in server.calls) == 6
+
+
+@pytest.mark.usefixtures("cacheless")
+def test_rate_prints_the_field_of_a_scenario(tmp_path: Path) -> None:
+    story = tmp_path / "story.txt"
+    story.write_text("A tug's engineer loses his hearing.", encoding="utf-8")
+    with FaultServer(answer=lambda c: RATED) as server:
+        result = CliRunner().invoke(app, ["rate", str(story), "--models", f"hosted_vllm/any@{server.url}"])
+    assert result.exit_code == 0, result.output
+    printed = yaml.safe_load(result.stdout)
+    assert {item: one["level"] for item, one in printed["iedr"].items()} == LEVELS
+    assert "P0 (-19, -15, -16)" in result.stderr
+
+
+def test_a_judge_rolls_no_dice_unless_the_models_file_says_so(tmp_path: Path) -> None:
+    models = tmp_path / "models.yaml"
+    models.write_text(
+        yaml.safe_dump({"default": {"model": "a/b"}, "roles": {"judge": {"model": "c/d", "temperature": 1.0}}})
+    )
+    for name, wanted in (("a/b", 0.0), (str(models), None)):
+        client = FakeClient(lambda ask: verdict(), name)
+        judged(client)
+        assert (client.asks[0].temperature, client.asks[0].max_tokens) == (wanted, 1024)
