@@ -38,6 +38,9 @@ DIGEST = 480
 REPEATED = 0.8
 """Share of a sentence's four-word runs that an earlier reply holds, from which it counts as said before."""
 
+MOST_QUOTES = 24
+"""Sentences of a reply that are listed to be quoted."""
+
 AnchorId = Literal[
     "C.prog.1.reflects", "C.prog.2.reframes", "C.prog.2.connects", "C.prog.2.meets",
     "C.neg.1.ignores", "C.neg.1.hollow", "C.neg.1.parrots", "C.neg.1.overlooks",
@@ -122,6 +125,7 @@ class LlmJudge:
                 messages=messages,
                 prompt=written.key,
                 schema=Verdict,
+                choices={"quote": quotable(reply)},
                 seed=0,
                 temperature=self._temperature,
                 max_tokens=self._max_tokens,
@@ -179,6 +183,12 @@ def evidence_of(findings: Iterable[Finding], reply: str, items: set[str]) -> tup
             )
         )
     return tuple(evidence)
+
+
+def quotable(reply: str) -> tuple[str, ...]:
+    """Return what a model that is held to its form may quote: the reply's sentences; nothing where they are too many."""
+    sentences = tuple(dict.fromkeys(s for s in _sentences(reply) if len(s) <= 300)) if reply.strip() else ("",)
+    return sentences if len(sentences) <= MOST_QUOTES else ()
 
 
 def wrong(verdict: BaseModel, reply: str) -> str:
