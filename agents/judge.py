@@ -204,7 +204,7 @@ def evidence_of(findings: Iterable[Finding], reply: str, items: set[str]) -> tup
 
 
 def quotable(reply: str) -> tuple[str, ...]:
-    """Return what a model that is held to its form may quote: the reply's sentences; nothing where they are too many."""
+    """Return what a model held to its form may quote: the reply's sentences; nothing where they are too many."""
     sentences = tuple(dict.fromkeys(s for s in _sentences(reply) if len(s) <= 300)) if reply.strip() else ("",)
     return sentences if len(sentences) <= MOST_QUOTES else ()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from llmserver import VENV, VllmServer
 
 from echo_env.agents.actor import actor_of
 from echo_env.agents.director import director_of
@@ -23,7 +24,6 @@ from echo_env.driving import drive
 from echo_env.profiles import get_scenario
 from echo_env.report import collect
 from echo_env.roles import ActorView, Cue, DirectorView, Exchange, JudgeView, profiles_of
-from llmserver import VENV, VllmServer
 
 pytestmark = pytest.mark.llm_server
 T = TypeVar("T")
@@ -76,24 +76,26 @@ def test_the_judge_quotes_the_reply(models: Path) -> None:
     assert judgement.usage.prompt_tokens > 1000
 
 
+def in_form(coroutine: Coroutine[Any, Any, T]) -> T | None:
+    """The answer; None where it came in the form asked for, twice, and broke a rule of the role."""
+    try:
+        return done(coroutine)
+    except LlmFailure as e:
+        if e.kind != "check":
+            raise
+        return None
+
+
 def test_the_director_calls_a_function(models: Path) -> None:
     view = DirectorView(SCENARIO, (EXCHANGE,), SCENARIO.p0, (None,), (None,), 12)
-    try:
-        direction = done(director_of(str(models))().direct(view))
-    except LlmFailure as e:  # a call in form that the rules of the story refuse, twice
-        assert e.kind == "check"
-    else:
-        assert set(direction.lines) <= {item for item, _ in SCENARIO.items()}
+    direction = in_form(director_of(str(models))().direct(view))
+    assert direction is None or set(direction.lines) <= {item for item, _ in SCENARIO.items()}
     assert answered(client_of(str(models)), "director") == 1
 
 
 def test_the_actor_speaks(models: Path) -> None:
-    try:
-        said = done(actor_of(str(models))(0).speak(ActorView(ACTOR, (EXCHANGE,), Cue("flow"))))
-    except LlmFailure as e:
-        assert e.kind == "check"
-    else:
-        assert said.strip()
+    said = in_form(actor_of(str(models))(0).speak(ActorView(ACTOR, (EXCHANGE,), Cue("flow"))))
+    assert said is None or said.strip()
     assert answered(client_of(str(models)), "actor") >= 1
 
 
