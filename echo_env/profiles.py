@@ -210,7 +210,7 @@ class Scenario(Record):
 
     @property
     def p0(self) -> Vector:
-        """Initial deficit in points, from the IEDR ratings: the sum of each axis's three items; (0, 0, 0) in chit-chat."""
+        """Initial deficit in points, from the IEDR ratings: each axis's three items summed; (0, 0, 0) in chit-chat."""
         if self.chitchat:
             return (0.0, 0.0, 0.0)
         return iedr_deficit({item: rating.level for item, rating in self.iedr.items()})
@@ -308,9 +308,13 @@ HAND_WRITTEN: dict[str, str] = {"benchmark": "benchmark", "benchmark-zh": "bench
 """Splits of hand-written scenarios, and the folder of each under `sim_profiles/`."""
 
 
-@lru_cache(maxsize=4)
 def benchmark(split: str = "benchmark") -> dict[str, Scenario]:
     """Return a hand-written split's scenarios by id, in the order of their ids."""
+    return _hand_written(split)  # which is cached by the one argument, however it was given
+
+
+@lru_cache(maxsize=4)
+def _hand_written(split: str) -> dict[str, Scenario]:
     files = sorted((data_root() / HAND_WRITTEN[split]).glob("*.yaml"))
     return {s.id: s for s in (load_scenario(f) for f in files)}
 
