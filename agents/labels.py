@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from echo_env.agents.scoring import ScorablePrompt
 from echo_env.errors import ConfigError
 from echo_env.roles import Exchange
-from echo_env.types import CHITCHAT, Record, Text
+from echo_env.types import Record, Text, storable
 
 ENDS = (
     "<|im_end|>", "<|endoftext|>", "</s>", "<|eot_id|>", "<|end_of_text|>", "<end_of_turn>", "<eos>", "<|end|>",
-    "<|return|>", "<｜end▁of▁sentence｜>", "[EOS]",
+    "<|return|>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "[EOS]",
 )  # fmt: skip
 """What a model ends its turn with. OpenRLHF decodes with special tokens, so that a query holds it."""
 
@@ -40,7 +40,7 @@ class PromptRecord(Record):
     """Whose profile the judges see: an id, never a file; None for somebody who is known by their words alone."""
     history: tuple[ExchangeRecord, ...] = ()
     """Finished exchanges before the newest message, oldest first."""
-    user: Annotated[Text, Field(min_length=1)]
+    user: Annotated[str, Field(min_length=1), AfterValidator(storable)]
     """The user's newest message."""
     reference: Text | None = None
     """A reply to compare with; else the recipe's reference policy gives one."""
@@ -52,7 +52,8 @@ class PromptRecord(Record):
     @property
     def texts(self) -> tuple[tuple[str, str], ...]:
         """Every text with the place where it stands."""
-        spoken = [(f"history.{k}.{part}", getattr(e, part)) for k, e in enumerate(self.history) for part in _SIDES]
+        turns = enumerate(self.history)
+        spoken = (pair for k, e in turns for pair in ((f"history.{k}.user", e.user), (f"history.{k}.reply", e.reply)))
         return (*spoken, ("user", self.user), ("reference", self.reference or ""))
 
     def scorable(self) -> ScorablePrompt:
@@ -65,10 +66,6 @@ class PromptRecord(Record):
             domain=self.domain,
             reference=self.reference,
         )
-
-
-_SIDES = ("user", "reply")
-assert CHITCHAT == "chitchat"
 
 
 class Label(PromptRecord):

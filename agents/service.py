@@ -1,7 +1,7 @@
 """The reward service: the environment's recipes over HTTP, for trainers that live in another process.
 
-`/score` answers with rewards, parts, verdicts and evidence, null where a reply could not be judged. `/get_reward` speaks
-OpenRLHF's wire format (0.11.2: `openrlhf/utils/agent.py`, `cli/serve_rm.py`), which has no null: there a failed
+`/score` answers with rewards, parts, verdicts and evidence, null where a reply could not be judged. `/get_reward`
+speaks OpenRLHF's wire format (0.11.2: `openrlhf/utils/agent.py`, `cli/serve_rm.py`), which has no null: there a failed
 judgement fails the request, so that it is asked again and never taken for a zero (docs/service.md). Both score by
 `scoring.score_replies`, as whoever scores in process does.
 """
@@ -12,15 +12,15 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, cast
+from typing import Annotated, NamedTuple, cast
 
 from pydantic import Field, SecretStr
 
 from echo_env import registry
 from echo_env.agents.labels import ENDS, prompt_of, reply_in
-from echo_env.agents.scoring import Scored, ScorablePrompt, score_replies
+from echo_env.agents.scoring import ScorablePrompt, Scored, score_replies
 from echo_env.agents.servicemetrics import ServiceMetrics
-from echo_env.agents.servicewire import RewardAnswer, RewardRequest, ScoreAnswer, ScoreItem, ScoreRequest
+from echo_env.agents.servicewire import RewardAnswer, RewardRequest, ScoreAnswer, ScoreRequest
 from echo_env.build import WorldConfig, build_judge, recipe_of
 from echo_env.errors import ConfigError, redact
 from echo_env.rewards import JudgedRecipe
@@ -61,16 +61,29 @@ class ServiceConfig(Record):
     """Parts of the reward for OpenRLHF's `extra_logs`, which must be the same for every sample."""
 
 
-class Unusable(Exception):
-    """A request that cannot be scored, with places and reasons in FastAPI's form."""
+class Fault(NamedTuple):
+    """What is wrong with a request, and where."""
 
-    def __init__(self, code: int, faults: Sequence[tuple[str, int | None, str, str]]) -> None:
+    message: str
+    field: str
+    at: int | None = None
+    """Number of the item, from 0."""
+    where: str = ""
+    """Place in the item, with dots."""
+
+    @property
+    def shown(self) -> dict[str, object]:
+        """The fault in FastAPI's form."""
+        at = () if self.at is None else (self.at,)
+        return {"loc": ["body", self.field, *at, *filter(None, self.where.split("."))], "msg": self.message}
+
+
+class Unusable(Exception):
+    """A request that gets no rewards."""
+
+    def __init__(self, code: int, faults: Iterable[Fault]) -> None:
         super().__init__()
-        self.code = code
-        self.detail = [
-            {"loc": ["body", field, *([] if at is None else [at]), *filter(None, where.split("."))], "msg": message}
-            for field, at, where, message in faults[:20]
-        ]
+        self.code, self.faults = code, tuple(faults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +146,11 @@ class Service:
             Unusable: An item cannot be scored as it stands.
         """
         self._fit("items", len(request.items))
-        self._short("items", ((k, *text) for k, item in enumerate(request.items) for text in _texts(item)))
-        _same("items", request.items)
-        scored = await self._scored("items", [(i.scorable(), i.said) for i in request.items])
+        for k, item in enumerate(request.items):
+            self._short("items", k, (*item.texts, ("reply", item.reply), ("raw", item.raw or "")))
+            if item.raw is not None and visible(item.raw) != visible(item.reply):
+                raise Unusable(422, [Fault("without its thinking this is not the reply", "items", k, "raw")])
+        scored = await self._scored("items", [(item.scorable(), item.said) for item in request.items])
         return ScoreAnswer(recipe=self.recipe, results=tuple(scored))
 
     async def get_reward(self, request: RewardRequest) -> RewardAnswer:
@@ -147,64 +162,56 @@ class Service:
         count = len(request.query)
         self._fit("query", count)
         if not len(request.prompts) == len(request.labels) == count:
-            raise Unusable(422, [("labels", None, "", f"query, prompts and labels are of one length, here {count}")])
-        replies = [self._reply(k, *row) for k, row in enumerate(zip(request.query, request.prompts, request.labels, strict=True))]
-        scored = await self._scored("labels", replies)
-        missing = [("query", k, "", f"no reward: {s.failure}") for k, s in enumerate(scored) if s.reward is None]
-        if missing:
-            raise Unusable(503, missing)
-        rewards = tuple(s.reward for s in scored if s.reward is not None)
-        return RewardAnswer(rewards=rewards, scores=rewards, extra_logs={p: _part(p, scored) for p in self.config.log_parts})
+            raise Unusable(422, [Fault(f"as many labels and prompts are needed as queries, {count}", "labels")])
+        rows = enumerate(zip(request.query, request.prompts, request.labels, strict=True))
+        scored = await self._scored("labels", [self._row(k, *row) for k, row in rows])
+        rewards = [s.reward for s in scored if s.reward is not None]
+        if len(rewards) < count:
+            lost = ((k, s.failure) for k, s in enumerate(scored) if s.reward is None)
+            raise Unusable(503, [Fault(f"no reward: {failure}", "query", k) for k, failure in lost])
+        logs = {part: _logged(part, scored) for part in self.config.log_parts}
+        return RewardAnswer(rewards=tuple(rewards), scores=tuple(rewards), extra_logs=logs)
 
-    def _reply(self, k: int, query: str, prompt: str, label: str) -> tuple[ScorablePrompt, str]:
+    def _row(self, k: int, query: str, prompt: str, label: str) -> tuple[ScorablePrompt, str]:
+        field = "labels"
         try:
-            read = prompt_of(label)
-        except ConfigError as e:
-            raise Unusable(422, [("labels", k, "", str(e))]) from None
-        try:
+            read, field = prompt_of(label), "query"
             reply = reply_in(query, prompt, self.config.ends)
         except ConfigError as e:
-            raise Unusable(422, [("query", k, "", str(e))]) from None
-        self._short("labels", ((k, *text) for text in read.texts))
-        self._short("query", [(k, "", reply)])
+            raise Unusable(422, [Fault(str(e), field, k)]) from None
+        self._short("labels", k, read.texts)
+        self._short("query", k, [("", reply)])
         return read.scorable(), reply
 
     async def _scored(self, field: str, replies: Sequence[tuple[ScorablePrompt, str]]) -> list[Scored]:
         results = await self._bench.score(replies)
-        misfits = [(field, k, "", r.message) for k, r in enumerate(results) if isinstance(r, Misfit)]
         scored = [r for r in results if isinstance(r, Scored)]
         self.metrics.scored(scored)
-        if misfits:
-            raise Unusable(422, misfits)
+        if len(scored) < len(replies):
+            raise Unusable(422, [Fault(r.message, field, k) for k, r in enumerate(results) if isinstance(r, Misfit)])
         return scored
 
     def _fit(self, field: str, count: int) -> None:
-        if count > self.config.max_batch:
-            message = f"{count} replies in one request, at most {self.config.max_batch} are taken"
-            raise Unusable(413, [(field, None, "", message)])
+        most = self.config.max_batch
+        if count > most:
+            raise Unusable(413, [Fault(f"{count} replies in one request, at most {most} are taken", field)])
 
-    def _short(self, field: str, texts: Iterable[tuple[int, str, str]]) -> None:
-        limit = self.config.max_text
-        long = [(field, k, at, f"{len(t)} characters, at most {limit} are taken") for k, at, t in texts if len(t) > limit]
-        if long:
-            raise Unusable(422, long)
-
-
-def _texts(item: ScoreItem) -> tuple[tuple[str, str], ...]:
-    return (*item.texts, ("reply", item.reply), ("raw", item.raw or ""))
+    def _short(self, field: str, k: int, texts: Iterable[tuple[str, str]]) -> None:
+        most = self.config.max_text
+        for where, text in texts:
+            if len(text) > most:
+                raise Unusable(422, [Fault(f"{len(text)} characters, at most {most} are taken", field, k, where)])
 
 
-def _same(field: str, items: Sequence[ScoreItem]) -> None:
-    wrong = [k for k, i in enumerate(items) if i.raw is not None and visible(i.raw) != visible(i.reply)]
-    if wrong:
-        raise Unusable(422, [(field, k, "raw", "without its thinking this is not the reply") for k in wrong])
-
-
-def _part(name: str, scored: Sequence[Scored]) -> tuple[float, ...]:
-    lacking = [("query", k, "", f"the reward has no part '{name}' to log") for k, s in enumerate(scored) if name not in s.parts]
+def _logged(part: str, scored: Sequence[Scored]) -> tuple[float, ...]:
+    lacking = [
+        Fault(f"its reward has no part '{part}' to log", "query", k)
+        for k, s in enumerate(scored)
+        if part not in s.parts
+    ]
     if lacking:
         raise Unusable(422, lacking)
-    return tuple(s.parts[name] for s in scored)
+    return tuple(s.parts[part] for s in scored)
 
 
 def judge_ids(world: WorldConfig) -> tuple[str, ...]:

@@ -46,7 +46,9 @@ def limits_of(config: ServiceConfig) -> Limits:
             f"the address '{config.host}' can be reached from other machines, and there is no token",
             f"set the environment variable {TOKEN_VARIABLE}, or listen on 127.0.0.1",
         )
-    if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token):
+    if token is not None and (
+        len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token
+    ):
         raise ConfigError(
             f"the token is not of {SHORTEST_TOKEN} printable ASCII characters or more, without spaces",
             f"{TOKEN_VARIABLE}=$(python -c 'import secrets; print(secrets.token_urlsafe(32))')",
@@ -76,13 +78,14 @@ def create_app(config: ServiceConfig) -> FastAPI:
         raise missing_extra(e.name or "fastapi", "serve") from None
 
     limits, service = limits_of(config), Service(config)
-    app = FastAPI(title="echo-env rewards", version=VERSION, docs_url=None, redoc_url=None)
+    app = FastAPI(title="echo-env rewards", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.router.route_class = _strict_route()
     app.add_middleware(Guard, limits=limits, metrics=service.metrics)  # type: ignore[arg-type]
 
     @app.exception_handler(Unusable)
     async def unusable(_: object, e: Unusable) -> JSONResponse:
-        return JSONResponse({"detail": e.detail}, e.code, {"Retry-After": "1"} if e.code == 503 else None)
+        shown = [fault.shown for fault in e.faults[:MOST_FAULTS]]
+        return JSONResponse({"detail": shown}, e.code, {"Retry-After": "1"} if e.code == 503 else None)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: object, e: RequestValidationError) -> JSONResponse:

@@ -49,7 +49,9 @@ class ServiceMetrics:
         )  # fmt: skip
         self._inside = Gauge("echo_env_in_flight", "Requests under way, queued ones included.", registry=own)
         self._replies = Counter("echo_env_replies", "Replies scored.", ("rewarded",), registry=own)
-        self._failures = Counter("echo_env_failures", "What was missing, by who failed.", ("role", "kind"), registry=own)
+        self._failures = Counter(
+            "echo_env_failures", "What was missing, by who failed.", ("role", "kind"), registry=own
+        )
         own.register(LlmBooks())  # type: ignore[arg-type]
 
     @contextmanager

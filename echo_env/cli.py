@@ -23,7 +23,9 @@ from echo_env import (
     cli_validate_ranks,
     cli_validate_safety,
 )
+from echo_env.cli_options import key_values
 from echo_env.cli_redteam import redteam
+from echo_env.cli_serve import serve
 from echo_env.errors import ConfigError, EchoError, RecordError
 from echo_env.version import VERSION
 
@@ -184,10 +186,10 @@ def _run_config(base: dict[str, Any], given: dict[str, Any], policy: str) -> Run
     world = {k: given[k] for k in ("judge", "scorer", "recipe", "max_turns") if k in given}
     if given.get("recipe_option"):
         before = base.get("world", {}).get("recipe_options", {})
-        world["recipe_options"] = {**before, **_options(given["recipe_option"])}
+        world["recipe_options"] = {**before, **key_values(given["recipe_option"])}
     if "scenario" in given:
         top["scenarios"] = tuple(given["scenario"])
-    options = {**base.get("policy_options", {}), **_options(given.get("option", []))}
+    options = {**base.get("policy_options", {}), **key_values(given.get("option", []))}
     merged = {**base, **top, "policy": policy, "policy_options": options, "world": {**base.get("world", {}), **world}}
     try:
         return RunConfig.model_validate(merged)
@@ -222,19 +224,6 @@ def _run_with_bar(config: RunConfig, out: Path, resume: bool, overwrite: bool) -
             bar.stop()
             typer.echo("interrupted; what was played is on disk, --resume goes on from there", err=True)
             raise typer.Exit(130) from None
-
-
-def _options(pairs: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        key, sign, value = pair.partition("=")
-        if not sign or not key.isidentifier():
-            raise ConfigError(f"an option is key=value, got '{pair}'", "for example  --option temperature=0.7")
-        try:
-            found[key] = json.loads(value)
-        except ValueError:
-            found[key] = value
-    return found
 
 
 @app.command()
@@ -363,6 +352,7 @@ def play(
 
 
 app.command()(redteam)
+app.command()(serve)
 
 if __name__ == "__main__":
     main()

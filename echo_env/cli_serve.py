@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from echo_env.cli_options import key_values
 from echo_env.errors import ConfigError
 
 
@@ -33,9 +34,8 @@ def serve(
 
     from echo_env.agents import labels, serviceapp
     from echo_env.agents.service import ServiceConfig
-    from echo_env.cli_options import key_values
 
-    world = {"recipe": recipe, "recipe_options": key_values("--recipe-option", recipe_option or []), "scorer": scorer}
+    world = {"recipe": recipe, "recipe_options": key_values(recipe_option or []), "scorer": scorer}
     own = ("host", "port", "max_batch", "max_body", "max_text", "at_once", "queue", "timeout", "grace")
     settings: dict[str, Any] = {
         **{name: context.params[name] for name in own},
