@@ -20,6 +20,7 @@ from echo_env.errors import ConfigError, missing_extra
 from echo_env.version import VERSION
 
 if TYPE_CHECKING:
+    import uvicorn
     from fastapi import FastAPI
     from fastapi.routing import APIRoute
     from starlette.requests import Request
@@ -80,7 +81,7 @@ def create_app(config: ServiceConfig) -> FastAPI:
     limits, service = limits_of(config), Service(config)
     app = FastAPI(title="echo-env rewards", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.router.route_class = _strict_route()
-    app.add_middleware(Guard, limits=limits, metrics=service.metrics)  # type: ignore[arg-type]
+    app.add_middleware(Guard, limits=limits, metrics=service.metrics)
 
     @app.exception_handler(Unusable)
     async def unusable(_: object, e: Unusable) -> JSONResponse:
@@ -154,6 +155,14 @@ def serve(config: ServiceConfig, tell: Callable[[str], None]) -> None:
         ConfigError: It cannot be served so, or not there.
         MissingExtra: A package of the extra `serve` is not installed.
     """
+    # uvicorn raises the signal again once it has ended: an exit in order, where the default would be a death by signal
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    server, door = server_of(config, tell)
+    server.run(sockets=[door])
+
+
+def server_of(config: ServiceConfig, tell: Callable[[str], None]) -> tuple[uvicorn.Server, socket.socket]:
+    """Return a server, to be run with the socket that it listens on; arguments and errors are those of `serve`."""
     app = create_app(config)
     try:
         import uvicorn
@@ -172,9 +181,7 @@ def serve(config: ServiceConfig, tell: Callable[[str], None]) -> None:
         app, http="h11", ws="none", lifespan="off", access_log=False, log_level="warning", server_header=False,
         proxy_headers=False, limit_concurrency=config.connections, timeout_graceful_shutdown=config.grace,
     )  # fmt: skip
-    # uvicorn raises the signal again once it has ended: an exit in order, where the default would be a death by signal
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    Server(settings).run(sockets=[door])
+    return Server(settings), door
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -110,7 +110,8 @@ class Guard:
         except TimeoutError:
             if answered.begun:
                 raise
-            raise Refusal(504, f"not scored within {self.limits.timeout:g} seconds", retry_after="1") from None
+            late = f"not scored within {self.limits.timeout:g} seconds"
+            raise Refusal(504, late, retry_after="1", connection="close") from None
         finally:
             self._inside -= 1
 

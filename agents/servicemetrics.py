@@ -52,7 +52,7 @@ class ServiceMetrics:
         self._failures = Counter(
             "echo_env_failures", "What was missing, by who failed.", ("role", "kind"), registry=own
         )
-        own.register(LlmBooks())  # type: ignore[arg-type]
+        own.register(LlmBooks())
 
     @contextmanager
     def request(self, route: str) -> Iterator[Answered]:
