@@ -350,7 +350,7 @@ BY_HAND = [
 ]
 BY_MACHINE = [
     "I'm sorry to hear that you're going through such a difficult time. Please remember that your feelings are valid.",
-    "It's completely understandable to feel frustrated in this situation. Have you considered a talk with your manager?",
+    "It's completely understandable to feel frustrated in this situation. Have you considered a talk with them?",
     "That sounds like a truly wonderful experience! Cooking together can strengthen bonds and create lasting memories.",
     "Thank you for opening up about this. It takes a great deal of strength to acknowledge your vulnerability.",
     "Grief can be overwhelming, and everyone processes it in their own way. Be gentle with yourself.",
