@@ -380,6 +380,11 @@ def human(reply: str, user: str = "The shop closed on Friday.", *history: tuple[
     return run_now(EmbeddedHumanlike().verdict(view(user, reply, *history)))
 
 
+def misspelt(text: str) -> str:
+    """Swap two letters within every longer word."""
+    return " ".join(w if len(w) < 4 else w[0] + w[2] + w[1] + w[3:] for w in text.split())
+
+
 PERSON = "Oh no. And nobody rang you, not even your brother?"
 
 
@@ -390,7 +395,7 @@ PERSON = "Oh no. And nobody rang you, not even your brother?"
         ("   \n", "next to nothing"),
         ("Wow.", "next to nothing"),
         ("lol omg that is so sus bruh, lowkey tbh no cap fam", "slang"),
-        ("Oh no thats awfull, becuase yuor brothr shuold definatly havv rangg yuoo befor", "misspellings"),
+        (misspelt("Oh no that is awful because your brother should really have called before"), "misspellings"),
         (f"{PERSON} " + "And then he went on and on about the weather in the yard. " * 9, "monologue"),
         (f"- {PERSON}\n- Ring him.", "list"),
         (f"Companion: {PERSON}", "script"),
