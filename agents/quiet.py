@@ -101,6 +101,16 @@ def _goes_straight() -> bool:
         return False
 
 
+def ready() -> None:
+    """Import LiteLLM, and find out how it can be called; a few seconds at the first call.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    litellm()
+    _goes_straight()
+
+
 async def completion(model: str, own_server: bool, **arguments: Any) -> Any:
     """Return LiteLLM's response to one call; its errors pass."""
     arguments["shared_session"] = await session()
