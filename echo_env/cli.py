@@ -185,7 +185,7 @@ def _run_config(base: dict[str, Any], given: dict[str, Any], policy: str) -> Run
     from echo_env.agents.rollout import RunConfig
 
     top: dict[str, Any] = {k: given[k] for k in ("split", "limit", "episodes", "seed", "batch") if k in given}
-    world = {k: given[k] for k in ("judge", "scorer", "recipe", "max_turns") if k in given}
+    world: dict[str, Any] = {k: given[k] for k in ("judge", "scorer", "recipe", "max_turns") if k in given}
     if given.get("recipe_option"):
         before = base.get("world", {}).get("recipe_options", {})
         world["recipe_options"] = {**before, **key_values(given["recipe_option"])}

@@ -70,7 +70,7 @@ def observed(view: ReplyView) -> Observation:
     messages = [
         Message(role=role, text=text)
         for e in judged.history
-        for role, text in (("user", e.user), ("companion", e.reply))  # type: ignore[arg-type]
+        for role, text in (("user", e.user), ("companion", e.reply))
     ]
     return Observation((*messages, Message(role="user", text=judged.exchange.user)), judged.profile.language)
 

@@ -38,14 +38,15 @@ ECHO = 0.6
 """Share of a reply's word pairs, or 0.8 of its content, that the user's message holds: a parrot."""
 ALIKE = 0.7
 """Share of words that two replies have in common from which one repeats the other."""
-NEAR = 0.3
-"""Likeness of the vectors from which a reply speaks of what the user does."""
 
 _LIST = re.compile(
     r"(?m)^\s*(?:[-*\u2022]|\d+[.)\uff0e\u3001])\s*\S|\b1[.)]\s.*\b2[.)]\s|\*\*|^#+\s|```"
     r"|(?i:\b(?:step|option|tip) (?:one|a|1)\b)"
 )
-_ROLE = "user|human|person|companion|assistant|system|judge|evaluator|ai|bot|me|you|them|narrator|note|reply|response|output"
+_ROLE = (
+    "user|human|person|companion|assistant|system|judge|evaluator|ai|bot"
+    "|me|you|them|narrator|note|reply|response|output"
+)
 _TALK = re.compile(rf"(?im)^\s*[\[({{<*]|</?\w+>|^\s*\**(?:{_ROLE})\**\s*[:\uff1a]|(?:^\s*\w+:.*\n?){{2}}")
 """A stage direction, a tag, somebody else's line: "User: ..."."""
 _TO_JUDGE = re.compile(
@@ -178,13 +179,10 @@ def _frame(words: tuple[str, ...], stems: tuple[str, ...], theirs: frozenset[str
 
 
 def _belongs(reading: Reading, told: list[Reading]) -> bool:
-    """Whether a reply speaks of what was said: its words, something near them, or a word that points back."""
+    """Whether a reply speaks of what was said: it shares a word with it, or points back. A short one may do neither."""
     if len(reading.content) < 4 or not _POINTS.isdisjoint(reading.words):
         return True
-    if any(reading.content & t.content for t in told):
-        return True
-    own, theirs = encoder().encode(reading.words), encoder().encode(told[0].words)
-    return float(own @ theirs) >= NEAR
+    return any(reading.content & t.content for t in told)
 
 
 # --- Chinese: form, and the turns of phrase of assistants ------------------------------------------------------------
