@@ -186,7 +186,12 @@ def _json(text: str) -> Any:
 
 
 def repair(messages: tuple[ChatMessage, ...], reading: Reading, ask: Ask) -> tuple[ChatMessage, ...]:
-    """Return the messages of the second and last try, which tell what was wrong with the first answer."""
+    """Return the messages of the second and last try, which tell what was wrong with the first answer.
+
+    Where any text will do, the first ones again: a policy is sent the conversation and nothing else.
+    """
+    if not (ask.schema or ask.tools):
+        return messages
     wanted = ""
     if ask.schema:
         wanted = "\nThe answer must be one JSON object that fits this JSON schema:\n" + schema_text(ask.schema)
