@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -308,9 +308,13 @@ HAND_WRITTEN: dict[str, str] = {"benchmark": "benchmark", "benchmark-zh": "bench
 """Splits of hand-written scenarios, and the folder of each under `sim_profiles/`."""
 
 
-@lru_cache(maxsize=4)
 def benchmark(split: str = "benchmark") -> dict[str, Scenario]:
     """Return a hand-written split's scenarios by id, in the order of their ids."""
+    return _hand_written(split)
+
+
+@cache
+def _hand_written(split: str) -> dict[str, Scenario]:
     files = sorted((data_root() / HAND_WRITTEN[split]).glob("*.yaml"))
     return {s.id: s for s in (load_scenario(f) for f in files)}
 
