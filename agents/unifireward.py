@@ -106,11 +106,11 @@ class _Sheet:
         self.client, self.steps = client, steps
         self.written = prompt("unifireward", language)
         self.conversation = talk(judged.history[-WINDOW:], language, LONGEST) + judged.exchange.user
-        self.values = {
+        self.values: dict[str, str] = {
             "older": digest(judged.history[:-WINDOW]),
             "talk": talk(judged.history[-WINDOW:], language, LONGEST),
             "message": judged.exchange.user,
-            **steps,
+            **{str(name): text for name, text in steps.items()},
             "first": "",
             "second": "",
             **{f"{name}_answer": "" for name in STEPS},

@@ -22,6 +22,7 @@ from echo_env import (
     cli_validate_ranks,
     cli_validate_safety,
 )
+from echo_env.cli_nee import nee
 from echo_env.cli_rate import rate
 from echo_env.cli_redteam import redteam
 from echo_env.errors import ConfigError, EchoError, RecordError
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_validate.app)
 app.command("rate")(rate)
+app.command("nee")(nee)
 cli_validate.app.command("ranks")(cli_validate_ranks.ranks)
 cli_validate.app.command("noise")(cli_validate_noise.noise)
 cli_validate.app.command("persona")(cli_validate_persona.persona)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Literal, TypeVar, cast, get_args
 
 from echo_env.driving import waits
 from echo_env.recipes import REFERENCE, Reference, reference_policy, reply_judge
@@ -57,6 +57,7 @@ STRATEGIES: dict[Strategy, tuple[str, ...]] = {
 }
 """The eight strategies of PEER (after Hill's helping skills), and the words by which a step may name them."""
 
+N = TypeVar("N", bound=str)
 _THINK = re.compile(r"<think\b[^>]*>|</think\s*>", re.IGNORECASE)
 _TAG = re.compile(r"<\s*(/?)\s*(history|emotion|strategy)\b[^>]*>", re.IGNORECASE)
 
@@ -111,7 +112,7 @@ def _worded(text: str) -> bool:
     return re.search(r"\w", text) is not None
 
 
-def named(text: str, words: Mapping[str, tuple[str, ...]]) -> list[str]:
+def named(text: str, words: Mapping[N, tuple[str, ...]]) -> list[N]:
     """Return which of several things a step names, by the words for each (`STAGES`, `STRATEGIES`)."""
     lowered = text.lower()
     return [name for name, forms in words.items() if any(_says(lowered, form) for form in forms)]
@@ -131,7 +132,7 @@ def points(steps: Steps, right: Mapping[StepName, bool], response: float) -> dic
         right: Which steps are right; a missing one never is.
         response: How far the reply is at least as good as the reference, 0..1.
     """
-    parts = {name: STEP_POINTS * (right[name] and bool(steps.texts[name])) for name in STEPS}
+    parts: dict[str, float] = {name: STEP_POINTS * (right[name] and bool(steps.texts[name])) for name in STEPS}
     return {**parts, "response": RESPONSE_POINTS * response, "format": FORMAT_POINTS * steps.complete}
 
 
