@@ -44,7 +44,9 @@ def _whole(value: object) -> object:
     """Bring a change to a whole number within its bounds, as SAGE does; what is no number stays, and is refused."""
     if isinstance(value, str):
         value = value.strip().removeprefix("+")
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool):  # which would pass for 1
+        return None
+    if not isinstance(value, int | float | str):
         return value
     try:
         return min(LARGEST, max(-LARGEST, round(float(value))))

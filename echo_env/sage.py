@@ -66,7 +66,7 @@ def sage_end(emotions: Sequence[float]) -> SageEnd | None:
 def emotion_before(view: ReplyView, start: float = START) -> float:
     """Return the mood before a reply: as the last verdict that there is left it, else the first mood."""
     known = (v.value for verdicts in reversed(view.earlier) for v in verdicts if v.kind == KIND)
-    return next((100 * value for value in known if value is not None), start)
+    return next((round(100 * value, 6) for value in known if value is not None), start)
 
 
 def emotion_verdict(judge: str, before: float, change: float, reasoning: str) -> Verdict:

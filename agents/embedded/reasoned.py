@@ -12,6 +12,8 @@ from echo_env.roles import Observation
 
 SOOTHING, ACTING = 3, 15
 """Turns from which the stage is comforting, and action."""
+PLAIN = 0.45
+"""Confidence from which an unspoken feeling is put down; below it, that none is plain."""
 _FOR_KIND: dict[str, Strategy] = {
     "feeling": "naming feelings",
     "belief": "restatement",
@@ -57,7 +59,7 @@ def _felt(listener: Listener) -> str:
     if named:
         return named[0]
     sure = max(listener.heard, key=lambda h: h.confidence, default=None)
-    return sure.sensed if sure is not None else ""
+    return sure.sensed if sure is not None and sure.confidence >= PLAIN else ""
 
 
 def _strategy(listener: Listener) -> str:

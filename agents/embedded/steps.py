@@ -2,10 +2,10 @@
 
 A stand-in that needs no model. It knows what the person has told, by their profile:
 
-- history is right where it takes up what they told, the newest message included, and names one stage of support; and
-  that stage is not action while all that there is of the talk is its opening;
+- history is right where it takes up the newest message, by two content words or more, and names one stage of support;
+  and that stage is not action while all that there is of the talk is its opening;
 - emotion is right where it names a feeling of the newest message, or one near it, and at most two kinds of feeling; of
-  a message that shows none, a feeling told earlier, or that there is none;
+  a message that shows none, one of the message before, or that there is none;
 - strategy is right where it names one of the eight, and that suits what was told: a feeling, a fact, a belief ...
 
 It does not read whether a step is true beyond these, and takes no note of how strong a feeling is.
@@ -28,7 +28,7 @@ from echo_env.roles import JudgeView
 from echo_env.types import Verdict
 
 TAKEN_UP = 2
-"""Content words of the person's that a history step holds at least."""
+"""Content words of the newest message that a history step holds at least, where the message has them."""
 KINDS_OF_FEELING = 2
 """Clusters of feelings that an emotion step may name; more is a list."""
 NO_FEELING = ("neutral", "calm", "中性", "平静")
@@ -51,14 +51,12 @@ class _Heard:
 
     words: frozenset[str]
     """Content stems of the newest message."""
-    all_words: frozenset[str]
-    """Of all messages."""
     lines: tuple[Line, ...]
     """Lines of the story that the newest message tells."""
     feelings: frozenset[str]
     """Feelings that it voices or shows."""
     earlier: frozenset[str]
-    """Feelings voiced or shown before."""
+    """Feelings of the message before."""
     wants_help: bool
     first: bool
     """Whether it is the first message."""
@@ -102,14 +100,12 @@ class EmbeddedSteps:
 
 def _listen(judged: JudgeView) -> _Heard:
     profile, language, newest = judged.profile, judged.profile.language, judged.exchange.user
-    before = [e.user for e in judged.history]
+    before = [e.user for e in judged.history[-1:]]
     lines = dict(profile.lines)
     here = tuple(lines[i] for i in sorted(told(profile.lines, [newest])))
     past = [lines[i] for i in told(profile.lines, before)]
-    words = read(newest, language).content
     return _Heard(
-        words=words,
-        all_words=words.union(*(read(text, language).content for text in before)),
+        words=read(newest, language).content,
         lines=here,
         feelings=_felt(here) | voiced_feelings(newest, language),
         earlier=_felt(past).union(*(voiced_feelings(text, language) for text in before)),
@@ -124,8 +120,7 @@ def _felt(lines: Iterable[Line]) -> frozenset[str]:
 
 def _history(text: str, heard: _Heard, language: str) -> str:
     """Return what is wrong with a history step; "" where nothing is."""
-    content = read(text, language).content
-    if not content & heard.words or len(content & heard.all_words) < min(TAKEN_UP, len(heard.all_words)):
+    if len(read(text, language).content & heard.words) < min(TAKEN_UP, len(heard.words)):
         return "takes up nothing of the newest message" if text else "missing"
     stages = named(text, STAGES)
     if len(stages) != 1:
