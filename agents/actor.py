@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Literal
 
 from echo_env.agents.asks import Ask, ChatMessage
-from echo_env.agents.judge import short_name
 from echo_env.agents.llm import LlmClient, LlmFailure, client_of
 from echo_env.agents.people import card, phrases
 from echo_env.agents.prompting import prompt
+from echo_env.agents.rolemodels import short_name
 from echo_env.agents.transcript import cut, shared_runs, talk, tokens
 from echo_env.profiles import STAGES
 from echo_env.roles import ActorProfile, ActorView, chapter_of
@@ -58,15 +58,14 @@ class LlmActor:
         language, words = view.profile.language, phrases(view.profile.language)
         messages = await self._messages(view)
         said = await self._ask(view, messages)
-        wrong = fault(said, view)
-        if wrong:
+        if wrong := fault(said, view):
             again = ChatMessage("user", words.again.format(wrong=words.wrong[wrong]))
             said = await self._ask(view, (*messages, ChatMessage("assistant", said or "..."), again))
             wrong = fault(said, view)
         if wrong == "long":
             return shortened(said, language)
-        if wrong not in ("", "repeated"):  # people do say a thing twice
-            raise LlmFailure(f"nothing that a person would say: {words.wrong[wrong]}", kind="check", attempts=2)
+        if wrong and wrong != "repeated":  # people do say a thing twice
+            raise LlmFailure(f"nothing that a person would say: {phrases('en').wrong[wrong]}", kind="check", attempts=2)
         return said
 
     async def _messages(self, view: ActorView) -> tuple[ChatMessage, ...]:
@@ -77,7 +76,7 @@ class LlmActor:
             Ask(
                 role="actor",
                 messages=messages,
-                prompt=prompt(self.written, view.profile.language).id,
+                prompt=prompt(self.written, view.profile.language).key,
                 seed=(self._seed + len(view.history)) % 2**31,
                 max_tokens=MAX_TOKENS,
                 may_be_cut=True,
@@ -104,8 +103,12 @@ def shown(view: ActorView) -> dict[str, str]:
         "talk": talk(view.history[-WINDOW:], language, LONGEST),
         "direction": cut(view.cue.words, 300),
         "material": "\n".join(material(view)),
-        "task": words.tasks[view.cue.act if view.history else "open"],
+        "task": _task(view),
     }
+
+
+def _task(view: ActorView) -> str:
+    return phrases(view.profile.language).tasks[view.cue.act if view.history else "open"]
 
 
 def material(view: ActorView) -> tuple[str, ...]:
@@ -154,7 +157,7 @@ ASSISTANT = re.compile(
     re.IGNORECASE,
 )
 """What assistants say, and people who came to be heard do not."""
-Wrong = Literal["", "empty", "assistant", "echo", "repeated", "long"]
+Wrong = Literal["", "empty", "assistant", "prompt", "echo", "repeated", "long"]
 
 
 def fault(said: str, view: ActorView) -> Wrong:
@@ -164,6 +167,9 @@ def fault(said: str, view: ActorView) -> Wrong:
         return "empty"
     if ASSISTANT.search(said):
         return "assistant"
+    orders = f"{prompt('actor', language).sections[0].content}\n{_task(view)}"
+    if "<data" in said or "</data" in said or shared_runs(said, orders) > ECHO:
+        return "prompt"
     reply = view.history[-1].reply if view.history else ""
     if shared_runs(said, reply) > ECHO or said.casefold() == reply.strip().casefold():
         return "echo"

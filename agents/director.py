@@ -18,10 +18,10 @@ from typing import Annotated, Literal, cast
 from pydantic import BaseModel, BeforeValidator, Field
 
 from echo_env.agents.asks import Ask, Tool
-from echo_env.agents.judge import short_name
 from echo_env.agents.llm import LlmClient, client_of
 from echo_env.agents.people import card, needs
 from echo_env.agents.prompting import prompt
+from echo_env.agents.rolemodels import short_name
 from echo_env.agents.transcript import cut, talk, told
 from echo_env.epm import norm
 from echo_env.profiles import STAGES, Line, Stage
@@ -183,7 +183,7 @@ class LlmDirector:
             Ask(
                 role="director",
                 messages=written.render(**shown(story)),
-                prompt=written.id,
+                prompt=written.key,
                 tools=TOOLS,
                 seed=0,
                 check=lambda call: refused(call, story),
@@ -261,7 +261,7 @@ def refused(call: BaseModel, story: Story) -> str:
         known = dict(story.view.scenario.items())
         unknown = [i for i in call.lines if i not in known]
         if unknown:
-            wrong = f"there is no line {unknown[0][:40]!r} in the story"
+            wrong = f"`lines` holds {len(unknown)} that the story does not have; take ids of untold lines"
         elif told_already := [i for i in call.lines if i in story.told]:
             wrong = f"the line {told_already[0]} has been told already"
         elif any(not i.startswith("beat") for i in call.lines):

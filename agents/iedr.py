@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from echo_env.agents.asks import Ask
 from echo_env.agents.llm import LlmClient
 from echo_env.agents.prompting import prompt
+from echo_env.agents.rolemodels import unless_set
 from echo_env.agents.transcript import cut
 from echo_env.errors import ConfigError
 from echo_env.profiles import Rating, iedr_deficit
@@ -71,14 +72,15 @@ async def rate(client: LlmClient, text: str, language: str) -> dict[str, Rating]
         raise ConfigError("there is nothing to rate: the text is empty")
     if language not in ("en", "zh"):
         raise ConfigError(f"there is no prompt in the language '{language}'", "en or zh")
-    written = prompt("iedr", language)
+    written, model = prompt("iedr", language), client.models.of("iedr")
     ask = Ask(
         role="iedr",
         messages=written.render(text=text[:LONGEST]),
-        prompt=written.id,
+        prompt=written.key,
         schema=Ratings,
         seed=0,
-        max_tokens=1024,
+        temperature=unless_set(model, "temperature", 0.0),
+        max_tokens=unless_set(model, "max_tokens", 1024),
         check=_no_deficit,
     )
     answer = await client.ask(ask)

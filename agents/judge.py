@@ -19,9 +19,9 @@ from pydantic import BaseModel, BeforeValidator, Field
 from echo_env.agents.asks import Ask
 from echo_env.agents.gated import GatedJudge
 from echo_env.agents.llm import LlmClient, client_of
-from echo_env.agents.modelconfig import ModelConfig
-from echo_env.agents.people import card, needs, things
+from echo_env.agents.people import card, needs, phrases, things
 from echo_env.agents.prompting import prompt
+from echo_env.agents.rolemodels import short_name, unless_set
 from echo_env.agents.transcript import cut, shared_runs, talk
 from echo_env.roles import Exchange, JudgeView
 from echo_env.types import AXES, Axis, Evidence, Judgement, Levels
@@ -92,9 +92,8 @@ class LlmJudge:
         self.id = f"llm:{short_name(model)}+judge-{written.version}"
         self.rubric = f"epm_llm_{written.version}"
         self._client, self._draw = client, draw
-        self._temperature = (
-            None if "temperature" in model.model_fields_set else 0.0
-        )  # a judge does not roll dice unasked
+        self._temperature = unless_set(model, "temperature", 0.0)  # a judge rolls no dice unless it is told to
+        self._max_tokens = unless_set(model, "max_tokens", 1024)
         self._summary, self._covers = "", 0
 
     async def judge(self, view: JudgeView) -> Judgement:
@@ -106,8 +105,9 @@ class LlmJudge:
         language, reply = view.profile.language, view.exchange.reply
         written = prompt("judge", language)
         older, recent = self.past(view)
+        opens = phrases(language).opens["low" if view.profile.threshold == "high" else "high"]
         messages = written.render(
-            person=card(view.profile.persona, view.profile.situation, language),
+            person=f"{card(view.profile.persona, view.profile.situation, language)}\n{opens}",
             needs=needs(view.profile.needs, language),
             things=things(view.profile.lines, language),
             older=older,
@@ -120,10 +120,11 @@ class LlmJudge:
             Ask(
                 role="judge",
                 messages=messages,
-                prompt=written.id,
+                prompt=written.key,
                 schema=Verdict,
                 seed=0,
                 temperature=self._temperature,
+                max_tokens=self._max_tokens,
                 draw=self._draw,
                 check=lambda verdict: wrong(verdict, reply),
             )
@@ -151,11 +152,6 @@ def judge_of(name: str) -> Callable[[], GatedJudge]:
     """Return what builds a conversation's judge: "llm:MODEL", or "llm:" and a models file."""
     client = client_of(name)
     return lambda: GatedJudge(LlmJudge(client))
-
-
-def short_name(model: ModelConfig) -> str:
-    """Return a model's name without where it is served or stored."""
-    return model.model.rstrip("/").rsplit("/", 1)[-1]
 
 
 def levels_of(evidence: Iterable[Evidence]) -> Levels:
@@ -187,16 +183,17 @@ def evidence_of(findings: Iterable[Finding], reply: str, items: set[str]) -> tup
 
 def wrong(verdict: BaseModel, reply: str) -> str:
     """Return what is wrong with a verdict, in words for the model; "" where nothing is."""
-    for finding in cast(Verdict, verdict).evidence:
-        if found_in(finding.quote, reply) is None:
-            return f"the quote {finding.quote[:80]!r} does not stand in the reply; copy the reply's words exactly"
+    unfound = [k for k, f in enumerate(cast(Verdict, verdict).evidence, 1) if found_in(f.quote, reply) is None]
+    if unfound:
+        return f"quote {unfound[0]} does not stand in the reply; copy the reply's words exactly, or leave it out"
     return ""
 
 
 def found_in(quote: str, reply: str) -> str | None:
     """Return a quote in the reply's own words, or None where it does not stand there.
 
-    Space, case, width and the kind of quotation marks do not matter. An empty quote stands in an empty reply alone.
+    Space, case, width, invisible characters and the kind of quotation marks do not matter. An empty quote stands in an
+    empty reply alone.
     """
     if not reply.strip():
         return None if _plain(quote)[0].strip(_EDGE) else ""
@@ -207,7 +204,8 @@ def found_in(quote: str, reply: str) -> str | None:
 
 
 _EDGE = ' ".'
-_MARKS = dict.fromkeys(map(ord, "'\u2018\u2019\u201c\u201d\u300c\u300d\u00ab\u00bb`"), '"') | {0x2013: "-", 0x2014: "-"}
+_QUOTES = "'\u2018\u2019\u201c\u201d\u300c\u300d\u00ab\u00bb`"
+_MARKS = dict.fromkeys(map(ord, _QUOTES), '"') | {0x2013: "-", 0x2014: "-"}
 
 
 def _plain(text: str) -> tuple[str, list[int]]:
@@ -217,6 +215,8 @@ def _plain(text: str) -> tuple[str, list[int]]:
     for k, raw in enumerate(text):
         for c in unicodedata.normalize("NFKC", raw).casefold().translate(_MARKS):
             c = " " if c.isspace() else c
+            if unicodedata.category(c) in ("Cc", "Cf"):
+                continue
             if c != " " or (kept and kept[-1] != " "):
                 kept.append(c)
                 places.append(k)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 from echo_env.agents.asks import Ask, ChatMessage
-from echo_env.agents.judge import short_name
 from echo_env.agents.llm import LlmClient, client_of
 from echo_env.agents.prompting import prompt
+from echo_env.agents.rolemodels import short_name
 from echo_env.roles import Observation
 
 PLAIN = "plain"

@@ -32,7 +32,7 @@ class Phrases(Record):
     tasks: dict[CueAct | Literal["open"], str]
     """What the actor is to do, by the cue's act; "open" is the first message."""
     again: str
-    wrong: dict[Literal["empty", "assistant", "echo", "repeated", "long"], str]
+    wrong: dict[Literal["empty", "assistant", "prompt", "echo", "repeated", "long"], str]
     """What an actor is told of a message that will not do."""
 
 

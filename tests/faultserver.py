@@ -53,6 +53,8 @@ class Call:
     seen: int
     """How often this very request came before."""
     body: dict[str, Any]
+    key: str
+    """The bearer token that came with it."""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -182,12 +184,13 @@ class FaultServer:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         raw = await request.text()
-        call = Call(len(self.calls), self._seen[raw], json.loads(raw))
+        sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        call = Call(len(self.calls), self._seen[raw], json.loads(raw), sent)
         self._seen[raw] += 1
         self.calls.append(call)
         self.times.append(time.monotonic())
         behaviour = self.behave(call)
-        if self.key is not None and request.headers.get("Authorization") != f"Bearer {self.key}":
+        if self.key is not None and sent != self.key:
             behaviour = "401"
         assert behaviour in BEHAVIOURS, behaviour
         self.counts[behaviour] += 1
@@ -205,7 +208,7 @@ class FaultServer:
             request.transport.abort()
             return web.Response()
         if behaviour in ("429", "500", "400", "401"):
-            return self._refuse(request, int(behaviour))
+            return self._refuse(call, int(behaviour))
         body = json.dumps(self._completion(call, behaviour), ensure_ascii=False).encode()
         if behaviour == "cut":
             response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -217,9 +220,9 @@ class FaultServer:
             return response
         return web.Response(body=body, content_type="application/json")
 
-    def _refuse(self, request: web.Request, status: int) -> web.Response:
-        sent = request.headers.get("Authorization", "")  # some providers quote the key that they refuse
-        error = {"message": f"told to refuse; you sent {sent}", "type": "fault", "code": str(status)}
+    def _refuse(self, call: Call, status: int) -> web.Response:
+        # some providers quote the key that they refuse
+        error = {"message": f"told to refuse; you sent {call.key}", "type": "fault", "code": str(status)}
         headers = {"Retry-After": f"{self.retry_after}"} if status == 429 and self.retry_after is not None else {}
         return web.json_response({"error": error}, status=status, headers=headers)
 

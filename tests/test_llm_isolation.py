@@ -6,6 +6,8 @@ from collections import Counter
 from functools import cache
 
 import pytest
+from llmfake import BLOCK, FakeClient, Play, block, text_of
+from zhscenario import chinese
 
 from echo_env.agents.actor import ASSISTANT
 from echo_env.agents.asks import Ask
@@ -19,8 +21,6 @@ from echo_env.rewards import epm
 from echo_env.scorers import get_scorer
 from echo_env.session import DialogueSession
 from echo_env.types import Turn
-from llmfake import BLOCK, FakeClient, Play, block, text_of
-from zhscenario import chinese
 
 SCENARIOS = {"career-01": get_scenario("career-01"), "health-04": get_scenario("health-04"), "zh": chinese()}
 INJECTION = (
