@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -36,6 +37,7 @@ _BY_CAUSE: dict[str, Failure] = {
     "JSONDecodeError": "format",
 }
 """What went wrong, by the name of an error in the chain of causes, the first of these that is in it."""
+_KEYLESS = re.compile(r"missing credentials|api[_ ]key", re.IGNORECASE)
 _BY_STATUS: dict[int, Failure] = {401: "auth", 403: "auth", 408: "timeout", 429: "rate_limit"}
 
 
@@ -209,23 +211,29 @@ def _kind(error: Exception) -> Failure:
             return kind
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
-        return "other"
+        return "format" if "Invalid response object" in str(error) else "other"  # JSON, but no chat completion
     return _BY_STATUS.get(status, "server" if status >= 500 else "refused" if status >= 400 else "other")
 
 
 def _wants_a_key(error: Exception, config: ModelConfig) -> bool:
     """Whether LiteLLM found no key; a server that refuses one is a failure like others."""
+    if config.api_key_env is not None or config.api_base is not None:
+        return False
     asked = any(type(e).__name__ == "HTTPStatusError" for e in _chain(error))
-    return config.api_key_env is None and config.api_base is None and not asked and _kind(error) == "auth"
+    return not asked and (_kind(error) == "auth" or bool(_KEYLESS.search(str(error))))
 
 
 def _retry_after(error: Exception) -> float | None:
-    response = getattr(error, "response", None)
-    for headers in (getattr(error, "litellm_response_headers", None), getattr(response, "headers", None)):
-        value = (headers or {}).get("retry-after")
-        try:
-            if value is not None:
-                return max(0.0, float(value))
-        except ValueError:  # a date: the usual wait will do
-            continue
+    for cause in _chain(error):
+        places = (cause, getattr(cause, "response", None))
+        for headers in (
+            *(getattr(p, "headers", None) for p in places),
+            getattr(cause, "litellm_response_headers", None),
+        ):
+            value = headers.get("retry-after") if hasattr(headers, "get") else None
+            try:
+                if value is not None:
+                    return max(0.0, float(value))
+            except ValueError:  # a date: the usual wait will do
+                continue
     return None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from faultserver import BEHAVIOURS, UNFOUND, Call, FaultServer, Rule, always, first, transient
+from faultserver import BEHAVIOURS, UNFOUND, FaultServer, always, first, transient
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
@@ -215,20 +215,16 @@ def test_the_asker_s_own_faults_are_failures_too(server: FaultServer) -> None:
     assert failed(client(server), ask(schema=Verdict, check=broken)).kind == "check"
 
 
-@pytest.mark.parametrize("behaviour", BEHAVIOURS)
-@pytest.mark.parametrize("form", [{}, {"schema": Verdict}, {"tools": TOOLS}])
+@pytest.mark.parametrize("behaviour", sorted(set(BEHAVIOURS) - {"ok", "unfound_quote"}))
+@pytest.mark.parametrize("form", [{"schema": Verdict}, {"tools": TOOLS}])
 def test_errors_are_short_and_carry_nothing_along(behaviour: str, form: dict[str, Any]) -> None:
     with FaultServer(behave=always(behaviour), delay=0.2) as server:
-        try:
-            answered(client(server, timeout=0.1 if behaviour == "delay" else 5.0, retries=0), ask(**form))
-        except LlmFailure as failure:
-            assert len(str(failure)) < 500
-            assert failure.__cause__ is None
-            assert failure.__context__ is None
-            copy = pickle.loads(pickle.dumps(failure))
-            assert (copy.kind, copy.attempts, str(copy)) == (failure.kind, failure.attempts, str(failure))
-        else:
-            assert behaviour in ("ok", "unfound_quote", "half_json", "wrong_schema")
+        failure = failed(client(server, timeout=0.1 if behaviour == "delay" else 5.0, retries=0), ask(**form))
+    assert len(str(failure)) < 500
+    assert failure.__cause__ is None
+    assert failure.__context__ is None
+    copy = pickle.loads(pickle.dumps(failure))
+    assert (copy.kind, copy.attempts, str(copy)) == (failure.kind, failure.attempts, str(failure))
 
 
 @pytest.mark.parametrize(
@@ -267,18 +263,22 @@ def test_the_pause_is_bounded(attempt: int, asked: float | None, chance: float) 
     assert seconds >= min(llm.FIRST_WAIT * 2**attempt / 2, llm.LONGEST_WAIT)
 
 
-def test_the_server_s_wish_to_wait_is_heard_by_all() -> None:
+@pytest.mark.parametrize("model", ["hosted_vllm/any", "openai/any"])
+def test_the_server_s_wish_to_wait_is_heard_by_all(model: str) -> None:
     with FaultServer(behave=first("429"), retry_after=0.4) as server:
-        c = client(server, concurrency=1)
-
-        async def run() -> None:
-            await asyncio.gather(*(c.ask(ask(), c.models.default) for _ in range(1)), later())
+        c = client(server, model=model)
 
         async def later() -> None:
+            while not server.times:
+                await asyncio.sleep(0.02)
             await asyncio.sleep(0.1)
             await c.ask(ask("something else"))
 
+        async def run() -> None:
+            await asyncio.gather(c.ask(ask()), later())
+
         asyncio.run(run())
+        assert len(server.times) == 3
         assert server.times[1] - server.times[0] >= 0.39
 
 
@@ -306,7 +306,7 @@ def test_requests_a_minute_are_kept_to() -> None:
             await asyncio.gather(*(c.ask(ask(str(k))) for k in range(13)))
 
         asyncio.run(run())
-        assert 0.5 <= server.times[-1] - server.times[0] < 2
+        assert 0.4 <= server.times[-1] - server.times[0] < 3
 
 
 @given(st.integers(1, 300), st.lists(st.floats(0, 30), min_size=1, max_size=200))
@@ -337,9 +337,11 @@ def test_a_slot_goes_to_who_came_first_and_is_not_lost() -> None:
 
         async def hold(k: int) -> None:
             await slots.acquire(1)
-            order.append(k)
-            await asyncio.sleep(0)
-            slots.release()
+            try:
+                order.append(k)
+                await asyncio.sleep(0)
+            finally:
+                slots.release()
 
         tasks = [asyncio.create_task(hold(k)) for k in range(6)]
         await asyncio.sleep(0)
@@ -348,7 +350,7 @@ def test_a_slot_goes_to_who_came_first_and_is_not_lost() -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
         return order
 
-    assert asyncio.run(run())[-3:] == [3, 4, 5]
+    assert asyncio.run(run()) == [0, 1, 3, 4, 5]
 
 
 # ---- sharing and giving up -----------------------------------------------------------------------------------------
@@ -440,7 +442,7 @@ def test_the_key_goes_to_the_server_and_nowhere_else(
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "openai"):
         caplog.set_level(logging.DEBUG, logger=name)
     caplog.set_level(logging.DEBUG)
-    with FaultServer(behave=always(behaviour), answer=lambda call: f"you sent {call.key[:0]}nothing") as server:  # type: ignore[arg-type]
+    with FaultServer(behave=always(behaviour), answer=lambda call: "I hear you.") as server:  # type: ignore[arg-type]
         config = ModelConfig(model=model, api_base=server.url, api_key_env="MY_MODEL", retries=0)
         c = LlmClient(ModelsConfig(default=config, cache=CacheConfig(mode="record", folder=tmp_path)))
         try:
@@ -530,12 +532,8 @@ def test_a_known_price_is_counted_and_an_unknown_one_is_none(server: FaultServer
     assert answered(client(server), ask()).usage.cost is None
 
 
-def test_the_filler_fills_what_a_schema_wants(server: FaultServer) -> None:
-    def names(call: Call) -> str:
-        return f"{call.title}|{call.system}"
-
-    server.answer = names
-    server.behave = lambda call: "ok"
-    rule: Rule = server.behave
-    assert rule is server.behave
-    assert answered(client(server), ask()).text == "|You judge."
+def test_the_server_tells_roles_apart(server: FaultServer) -> None:
+    server.answer = lambda call: f"{call.system} {call.title or 'in words'}"
+    assert answered(client(server), ask()).text == "You judge. in words"
+    server.answer = lambda call: {"quote": call.title, "level": 2}
+    assert answered(client(server), ask(schema=Verdict)).parsed == Verdict(quote="Verdict", level=2)
