@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from pydantic import Field
+
 from echo_env import registry
 from echo_env.agents.embedded.opentalk import OPEN_DEFICIT, open_profile
 from echo_env.agents.redteam.fork import fork
@@ -52,7 +54,7 @@ class Scored(Record):
 
     reward: float | None
     """Sum of the parts; None where something that they need is missing."""
-    parts: dict[str, float] = {}
+    parts: dict[str, float] = Field(default_factory=dict)
     verdicts: tuple[Verdict, ...] = ()
     judgement: Judgement | None = None
     """Of the EPM judge, where the recipe is made of EPM."""

@@ -94,6 +94,9 @@ def list_(
     if what.startswith("scenario"):
         for name in scenario_ids(split):
             s = get_scenario(name)
+            if s.chitchat:
+                typer.echo(f"{s.id:16} {s.domain:9} {s.persona.name}, {s.persona.job}")
+                continue
             c, a, p = (int(x) for x in s.p0)
             typer.echo(
                 f"{s.id:16} {s.domain:9} {s.dominant}-first  P0 ({c}, {a}, {p})  {s.persona.name}, {s.persona.job}"
@@ -101,7 +104,7 @@ def list_(
         return
     kinds: dict[str, list[str]] = {k: registry.names(k) for k in registry.KINDS}
     kinds["scorer"] = ["official", "paper", "strict"]
-    kinds["split"] = ["benchmark", "dev", "train"]
+    kinds["split"] = ["benchmark", "benchmark-zh", "chitchat", "dev", "train"]
     if what and what not in kinds:
         from echo_env.errors import unknown_name
 
@@ -118,7 +121,7 @@ def run(
         list[str] | None, typer.Option(help="Registered name, module:attribute, or a local model folder. Repeatable.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; options given here win.")] = None,
-    split: Annotated[str, typer.Option(help="benchmark, train or dev.")] = "benchmark",
+    split: Annotated[str, typer.Option(help="benchmark, train, dev or chitchat.")] = "benchmark",
     scenario: Annotated[
         list[str] | None, typer.Option(help="Ids or YAML files, in place of a split. Repeatable.")
     ] = None,
@@ -128,6 +131,7 @@ def run(
     max_turns: Annotated[int | None, typer.Option(min=1, help="Cut conversations off after so many turns.")] = None,
     scorer: Annotated[str, typer.Option(help="strict, official or paper.")] = "strict",
     recipe: Annotated[str, typer.Option(help="Reward recipe.")] = "epm",
+    recipe_option: Annotated[list[str] | None, typer.Option(help="key=value for the recipe. Repeatable.")] = None,
     judge: Annotated[str | None, typer.Option(help="Another judge than the embedded one.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="key=value for the policy. Repeatable.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Conversations that are live at once.")] = 64,
@@ -181,7 +185,10 @@ def _run_config(base: dict[str, Any], given: dict[str, Any], policy: str) -> Run
     from echo_env.agents.rollout import RunConfig
 
     top: dict[str, Any] = {k: given[k] for k in ("split", "limit", "episodes", "seed", "batch") if k in given}
-    world = {k: given[k] for k in ("judge", "scorer", "recipe", "max_turns") if k in given}
+    world: dict[str, Any] = {k: given[k] for k in ("judge", "scorer", "recipe", "max_turns") if k in given}
+    if given.get("recipe_option"):
+        before = base.get("world", {}).get("recipe_options", {})
+        world["recipe_options"] = {**before, **_options(given["recipe_option"])}
     if "scenario" in given:
         top["scenarios"] = tuple(given["scenario"])
     options = {**base.get("policy_options", {}), **_options(given.get("option", []))}
@@ -226,7 +233,7 @@ def _options(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         key, sign, value = pair.partition("=")
         if not sign or not key.isidentifier():
-            raise ConfigError(f"--option takes key=value, got '{pair}'", "for example  --option temperature=0.7")
+            raise ConfigError(f"an option is key=value, got '{pair}'", "for example  --option temperature=0.7")
         try:
             found[key] = json.loads(value)
         except ValueError:
@@ -326,6 +333,7 @@ def play(
     scenario: Annotated[str | None, typer.Option(help="Id or YAML file; else one is drawn by the seed.")] = None,
     split: Annotated[str, typer.Option(help="benchmark, train or dev.")] = "benchmark",
     seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
+    recipe: Annotated[str, typer.Option(help="Reward recipe; for chit-chat humanlike or echo_n1.")] = "epm",
     hide: Annotated[bool, typer.Option("--hide", help="Hide the EPM line under each reply.")] = False,
     policy: Annotated[str | None, typer.Option(help="Watch a policy in place of typing yourself.")] = None,
 ) -> None:
@@ -334,7 +342,7 @@ def play(
     from echo_env.driving import run_now
     from echo_env.env import CompanionEnv, epm_line
 
-    env = CompanionEnv(scenario=scenario, split=split)
+    env = CompanionEnv(scenario=scenario, split=split, recipe=recipe)
     message, _ = env.reset(seed=seed)
     name = env.session.scenario.persona.name.split()[0]
     watched = build_policy(policy, seed) if policy else None

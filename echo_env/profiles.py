@@ -217,7 +217,7 @@ class Scenario(Record):
 
     @property
     def p0(self) -> Vector:
-        """Initial deficit in points, from the IEDR ratings: the sum of each axis's three items; (0, 0, 0) in chit-chat."""
+        """Initial deficit in points, from the IEDR ratings: each axis's three items summed; (0, 0, 0) in chit-chat."""
         if self.chitchat:
             return (0.0, 0.0, 0.0)
         return iedr_deficit({item: rating.level for item, rating in self.iedr.items()})

@@ -27,7 +27,7 @@ from echo_env.session import visible
 from echo_env.types import Message, Verdict, storable
 
 REFERENCE = "adviser"
-"""Who gives the reply to beat where nobody is named. Echo-N1 takes replies that its pipeline rated 3 of 5 (section 2.4):
+"""Who gives the reply to beat where nobody is named. Echo-N1 takes replies that were rated 3 of 5 (section 2.4):
 `adviser` takes up what was said and then hands out advice, which is neither deaf nor what most people came for."""
 MOST_REFERENCES = 4096
 """Reference replies that a process keeps."""
@@ -70,7 +70,7 @@ def observed(view: ReplyView) -> Observation:
     messages = [
         Message(role=role, text=text)
         for e in judged.history
-        for role, text in (("user", e.user), ("companion", e.reply))  # type: ignore[arg-type]
+        for role, text in (("user", e.user), ("companion", e.reply))
     ]
     return Observation((*messages, Message(role="user", text=judged.exchange.user)), judged.profile.language)
 
@@ -116,7 +116,7 @@ class EchoN1Recipe:
         return await verdict_of("empathy", self.empathy, view)
 
     def turn(self, step: Step) -> dict[str, float] | None:
-        """Return {"empathy": 0..1, "humanlike": 0 or 1}, without the first in chit-chat; None where a verdict is missing."""
+        """Return {"empathy": 0..1, "humanlike": 0 or 1}; None where one is missing. Chit-chat has the latter alone."""
         return _parts(step.verdicts)
 
 

@@ -23,7 +23,7 @@ MOST_LINES = 60
 SENSED = 0.35
 """Score of the ear from which a sentence is taken to show a feeling that it does not name."""
 OPEN_DEFICIT: Vector = (-32.32 / math.sqrt(3),) * 3
-"""Stands for a deficit that nobody rated: the size of the corpus's mean (Echo-N1 section 5.3.3), the same on each axis."""
+"""Stands for a deficit that nobody rated: the corpus's mean size (Echo-N1 section 5.3.3), the same on each axis."""
 
 _PERSONA = Persona(
     name="Somebody", age=30, job="not known", traits=("not known", "a stranger"), register_="plain",
