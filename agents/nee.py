@@ -22,6 +22,7 @@ from echo_env.agents.llm import LlmClient, client_of
 from echo_env.agents.modelconfig import ModelConfig
 from echo_env.agents.people import card, needs
 from echo_env.agents.prompting import prompt
+from echo_env.agents.rejudge import scenario_of
 from echo_env.agents.reviews import (
     Marks,
     NeeModel,
@@ -38,9 +39,8 @@ from echo_env.agents.transcript import cut, talk, tokens
 from echo_env.cases import episode_case
 from echo_env.driving import waits
 from echo_env.epm import Scorer
-from echo_env.errors import ConfigError, RecordError, redact
+from echo_env.errors import ConfigError, redact
 from echo_env.metrics import leaderboard
-from echo_env.profiles import get_scenario
 from echo_env.record import RunFolder, find_runs
 from echo_env.roles import Exchange, JudgeProfile, profiles_of
 from echo_env.scorers import get_scorer
@@ -205,23 +205,24 @@ class _Job:
 
 async def _work(jobs: Sequence[_Job], tell: Tell) -> None:
     asked = [(job, episode, member) for job in jobs for episode, member in job.open()]
-    profiles = {e.header.scenario: _profile(e) for _, e, _ in asked}
+    profiles = [profiles_of(scenario_of(e.header, job.folder.scenarios))[1] for job, e, _ in asked]
     gate, done, failed = asyncio.Semaphore(AT_ONCE), 0, 0
     tell(Progress(done, len(asked), failed))
 
-    async def one(job: _Job, episode: Episode, member: Reviewer) -> None:
+    async def one(k: int) -> None:
         nonlocal done, failed
+        job, episode, member = asked[k]
         async with gate:
-            review = await review_of(episode, member, profiles[episode.header.scenario])
+            review = await review_of(episode, member, profiles[k])
         job.keep(review)
         done, failed = done + 1, failed + bool(review.failure)
         tell(Progress(done, len(asked), failed))
 
     if waits(*(member for _, _, member in asked)):
-        await asyncio.gather(*(one(*question) for question in asked))
+        await asyncio.gather(*map(one, range(len(asked))))
     else:
-        for question in asked:
-            await one(*question)
+        for k in range(len(asked)):
+            await one(k)
 
 
 async def review_of(episode: Episode, member: Reviewer, profile: JudgeProfile) -> NeeReview:
@@ -236,16 +237,6 @@ async def review_of(episode: Episode, member: Reviewer, profile: JudgeProfile) -
     return NeeReview(
         **ids, **found.marks._asdict(), diagnosis=found.diagnosis, comment=found.comment, usage=found.usage
     )
-
-
-def _profile(episode: Episode) -> JudgeProfile:
-    scenario, header = get_scenario(episode.header.scenario), episode.header
-    if scenario.digest != header.scenario_hash:
-        raise RecordError(
-            f"scenario {header.scenario} has changed since it was played: {header.scenario_hash} to {scenario.digest}",
-            "review with the echo-env version of the recording",
-        )
-    return profiles_of(scenario)[1]
 
 
 def _recorded(jobs: Sequence[_Job]) -> str:

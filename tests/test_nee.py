@@ -250,7 +250,7 @@ def test_unfinished_talks_are_counted_and_not_reviewed(runs: Path, tmp_path: Pat
 
 def test_a_scenario_that_changed_is_not_reviewed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = get_scenario("career-01")
-    monkeypatch.setattr("echo_env.agents.nee.get_scenario", lambda name: other)
+    monkeypatch.setattr("echo_env.agents.rejudge.get_scenario", lambda name: other)
     with pytest.raises(RecordError, match="changed"):
         review_runs(runs, [Member("m", {})])
 

@@ -22,7 +22,7 @@ from echo_env.agents.unifireward import UnifiReward, comes_first
 from echo_env.build import WorldConfig, build_session, recipe_of
 from echo_env.errors import ConfigError, RoleFailure
 from echo_env.peer import STAGES, STEPS, STRATEGIES, PeerRecipe, named, peer, points, read_steps
-from echo_env.profiles import get_scenario
+from echo_env.profiles import get_scenario, scenario_ids
 from echo_env.recipes import reference_policy
 from echo_env.rewards import ReplyView, Step
 from echo_env.roles import Exchange, JudgeView, profiles_of
@@ -317,6 +317,13 @@ def test_right_and_wrong_steps_by_rule() -> None:
     assert vague["history"] == "names no one stage"
     assert vague["emotion"] == "a list of feelings"
     assert vague["strategy"] == "names no one strategy"
+
+
+def test_in_chitchat_the_embedded_judge_says_that_it_has_nothing_to_go_by() -> None:
+    chat = get_scenario(scenario_ids("chitchat")[0])
+    view = ReplyView(JudgeView(profiles_of(chat)[1], (), Exchange("Nice day.", "It is.")), "", "Yes.")
+    with pytest.raises(RoleFailure, match="chit-chat"):
+        asyncio.run(EmbeddedSteps().verdict(view))
 
 
 def play(policy: Any, recipe_name: str = "peer", turns: int = 10) -> list[Turn]:

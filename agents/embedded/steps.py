@@ -21,6 +21,7 @@ from echo_env.agents.embedded.language import read, voiced_feelings
 from echo_env.agents.embedded.pairwise import EmbeddedEmpathy
 from echo_env.agents.transcript import told
 from echo_env.epm import NEGLIGIBLE
+from echo_env.errors import RoleFailure
 from echo_env.peer import KIND, STAGES, STRATEGIES, StepName, Strategy, named, points, read_steps
 from echo_env.profiles import CLUSTER_OF, Line
 from echo_env.rewards import ReplyView
@@ -74,8 +75,12 @@ class EmbeddedSteps:
         """Return the sum of the parts, 0..3.
 
         Raises:
-            RoleFailure: There is no reference, or a reply could not be judged.
+            RoleFailure: There is no reference, a reply could not be judged, or it was said in chit-chat.
         """
+        if view.judged.profile.chitchat:
+            raise RoleFailure(
+                "in chit-chat there are no needs to weigh replies by", "the recipe `humanlike` is for that"
+            )
         steps = read_steps(view.raw or view.judged.exchange.reply)
         heard, language = _listen(view.judged), view.judged.profile.language
         faults: dict[StepName, str] = {
