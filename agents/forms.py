@@ -12,6 +12,7 @@ from echo_env.agents.asks import Ask, ChatMessage
 from echo_env.agents.llm import LlmClient
 from echo_env.agents.modelconfig import ModelConfig
 from echo_env.agents.prompting import Prompt
+from echo_env.agents.rolemodels import unless_set
 from echo_env.agents.transcript import cut
 from echo_env.types import Usage
 
@@ -64,7 +65,7 @@ async def fill(
             prompt=written.key,
             schema=form,
             seed=0,
-            temperature=None if "temperature" in asked.model_fields_set else 0.0,
+            temperature=unless_set(asked, "temperature", 0.0),
             check=None if check is None else lambda found: check(cast(F, found)),
         ),
         model,

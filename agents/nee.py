@@ -17,7 +17,6 @@ from pydantic import BaseModel, Field
 
 from echo_env.agents.embedded.reviewer import EmbeddedReviewer
 from echo_env.agents.forms import at_most, fill
-from echo_env.agents.judge import short_name
 from echo_env.agents.llm import LlmClient, client_of
 from echo_env.agents.modelconfig import ModelConfig
 from echo_env.agents.people import card, needs
@@ -35,6 +34,7 @@ from echo_env.agents.reviews import (
     talk_digest,
     write_reviews,
 )
+from echo_env.agents.rolemodels import short_name
 from echo_env.agents.transcript import cut, talk, tokens
 from echo_env.cases import episode_case
 from echo_env.driving import waits
