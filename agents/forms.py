@@ -42,6 +42,7 @@ async def fill(
     *,
     model: ModelConfig | None = None,
     check: Callable[[F], str] | None = None,
+    max_tokens: int | None = None,
 ) -> Filled[F]:
     """Ask for a form. A judge does not roll dice unasked: the temperature is 0 where the models file names none.
 
@@ -53,6 +54,7 @@ async def fill(
         form: What the answer must be.
         model: Another model than the role's.
         check: Returns what is wrong with an answer, "" for nothing.
+        max_tokens: Longest answer where the models file says nothing; None is the default.
 
     Raises:
         LlmFailure: There is no usable answer.
@@ -66,6 +68,7 @@ async def fill(
             schema=form,
             seed=0,
             temperature=unless_set(asked, "temperature", 0.0),
+            max_tokens=None if max_tokens is None else unless_set(asked, "max_tokens", max_tokens),
             check=None if check is None else lambda found: check(cast(F, found)),
         ),
         model,

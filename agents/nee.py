@@ -52,6 +52,8 @@ LEAST = 120
 """Characters of a message that are always shown."""
 DIAGNOSIS = 8
 """Words of a diagnosis at least; of Chinese, characters."""
+MAX_TOKENS = 1_500
+"""Of a review: a diagnosis in Chinese has a token a character, or more."""
 AT_ONCE = 16
 """Reviews under way at the same time."""
 
@@ -95,7 +97,9 @@ class LlmReviewer:
             talk=talk([Exchange(t.user, t.reply) for t in turns], language, max(LEAST, MOST // (2 * len(turns)))),
             closing=cut(episode.outcome.closing, 400) if episode.outcome else "",
         )
-        filled = await fill(self._client, "nee", written, messages, Review, model=self._model, check=_undiagnosed)
+        filled = await fill(
+            self._client, "nee", written, messages, Review, model=self._model, check=_undiagnosed, max_tokens=MAX_TOKENS
+        )
         found = filled.form
         marks = Marks(found.naturalness, found.pacing, found.narrative)
         return Reviewed(found.diagnosis, marks, found.comment, filled.usage)
