@@ -58,12 +58,7 @@ async def rejudge(episode: Episode, judge: Judge, scenarios: Path | None = None)
         RecordError: The scenario is not the one that was played, or is not at hand.
     """
     header = episode.header
-    scenario = _scenario(header, scenarios)
-    if scenario.digest != header.scenario_hash:
-        raise RecordError(
-            f"scenario {header.scenario} has changed since it was played: {header.scenario_hash} to {scenario.digest}",
-            "re-judge with the echo-env version of the recording",
-        )
+    scenario = scenario_of(header, scenarios)
     if scenario.chitchat:  # EPM does not apply
         return episode
     scorer = get_scorer(header.scorer)
@@ -90,7 +85,26 @@ async def rejudge(episode: Episode, judge: Judge, scenarios: Path | None = None)
     return episode.model_copy(update={"header": new, "turns": tuple(turns)})
 
 
-def _scenario(header: EpisodeHeader, folder: Path | None) -> Scenario:
+def scenario_of(header: EpisodeHeader, folder: Path | None = None) -> Scenario:
+    """Return the scenario that was played.
+
+    Args:
+        header: Of the recorded episode.
+        folder: Scenarios that a run brought with it; they go before this package's own.
+
+    Raises:
+        RecordError: It is not at hand, or has changed since.
+    """
+    scenario = _found(header, folder)
+    if scenario.digest != header.scenario_hash:
+        raise RecordError(
+            f"scenario {header.scenario} has changed since it was played: {header.scenario_hash} to {scenario.digest}",
+            "go back to the echo-env version of the recording",
+        )
+    return scenario
+
+
+def _found(header: EpisodeHeader, folder: Path | None) -> Scenario:
     own = folder / f"{header.scenario}.yaml" if folder else None
     if own and own.is_file():
         return get_scenario(str(own))

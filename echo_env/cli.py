@@ -23,6 +23,7 @@ from echo_env import (
     cli_validate_ranks,
     cli_validate_safety,
 )
+from echo_env.cli_nee import nee
 from echo_env.cli_options import key_values
 from echo_env.cli_rate import rate
 from echo_env.cli_redteam import redteam
@@ -41,8 +42,9 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(cli_validate.app)
-app.add_typer(cli_import.app)
 app.command("rate")(rate)
+app.command("nee")(nee)
+app.add_typer(cli_import.app)
 cli_validate.app.command("ranks")(cli_validate_ranks.ranks)
 cli_validate.app.command("noise")(cli_validate_noise.noise)
 cli_validate.app.command("persona")(cli_validate_persona.persona)

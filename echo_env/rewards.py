@@ -31,6 +31,8 @@ class ReplyView:
     """A reply to compare with, where the prompt brings one; else a recipe that needs one asks its reference policy."""
     deficit: Vector | None = None
     """The person's initial deficit P0, where somebody rated it."""
+    earlier: tuple[tuple[Verdict, ...], ...] = ()
+    """The recipe's verdicts of the turns before, resumed ones included, so that no judge need keep a running state."""
 
 
 class ReplyJudge(Protocol):

@@ -98,6 +98,7 @@ class DialogueSession:
         self._messages: tuple[Message, ...] = ()
         self._judgements: tuple[Judgement | None, ...] = ()
         self._deltas: tuple[EpmDelta | None, ...] = ()
+        self._earlier: tuple[tuple[Verdict, ...], ...] = ()
         self._unjudged = 0
 
     @property
@@ -149,6 +150,7 @@ class DialogueSession:
         (judgement, unjudged), verdicts = await self._assess(exchange, text)
         before, self.state = self.state, self.scorer.advance(self.state, judgement.levels if judgement else None)
         self._take_in(exchange, judgement)
+        self._earlier = (*self._earlier, verdicts)
         end = self._end()
         direction, undirected = await self._direct() if end is None else (None, "")
         if direction is not None and direction.function == "end_conversation":
@@ -200,6 +202,7 @@ class DialogueSession:
             JudgeView(self._judge_profile, self._history, exchange),
             "" if raw == exchange.reply else raw,
             deficit=self.scenario.p0,
+            earlier=self._earlier,
         )
         asked = self._verdicts(self.recipe, view)
         if self.scenario.chitchat:  # nothing for the EPM judge to judge, which is no failure

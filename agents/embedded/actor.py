@@ -26,7 +26,7 @@ from echo_env.agents.embedded.appraisal import Appraisal, Moment, appraise
 from echo_env.agents.embedded.cues import Fact
 from echo_env.agents.embedded.language import Reading, lexicon, plain, read, words
 from echo_env.profiles import Line, data_root
-from echo_env.roles import ActorProfile, ActorView, chapter_of
+from echo_env.roles import ActorProfile, ActorView, JudgeProfile, chapter_of
 from echo_env.yamlfiles import read_yaml
 
 NEEDS_TRUST = {
@@ -45,6 +45,11 @@ _ODD = frozenset({"silence", "noise", "repeated", "parroted", "lectured"})
 _ASKS = re.compile(
     r"\b(what (should|can|do|would) (i|you) do\b|any (advice|ideas)|how (do|can|should) i\b|help me)", re.IGNORECASE
 )
+
+
+def asks_for_help(message: str) -> bool:
+    """Return whether somebody asks what to do."""
+    return _ASKS.search(message) is not None
 
 
 @lru_cache(maxsize=32)
@@ -123,7 +128,7 @@ class EmbeddedActor:
             last=self._last,
             told=frozenset(heart.content),
             feelings=frozenset(heart.feelings),
-            relations=_relations(profile),
+            relations=relations_of(profile),
             earlier=frozenset(self._companion),
             story=_story(profile),
             wants_advice=profile.wants_help or bool(_ASKS.search(self._last)),
@@ -353,7 +358,8 @@ def _hopes(profile: ActorProfile) -> list[tuple[str, str]]:
 
 
 @lru_cache(maxsize=1024)
-def _relations(profile: ActorProfile) -> frozenset[str]:
+def relations_of(profile: ActorProfile | JudgeProfile) -> frozenset[str]:
+    """Return the people in somebody's life, by the words of their story."""
     of = lexicon(profile.language).relation_of
     text = " ".join([*(line.say for _, line in profile.lines), profile.situation.summary, profile.situation.trigger])
     plain = [w.removesuffix("'s") for w in words(text)]
