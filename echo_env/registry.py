@@ -71,6 +71,7 @@ _TARGETS: dict[str, dict[str, str]] = {
         "parrot": "echo_env.agents.embedded.policies:Parrot",
         "skilled": "echo_env.agents.embedded.skilled:Skilled",
         "smollm2-135m": "echo_env.agents.smollm2:smollm2_135m",
+        "human": "echo_env.agents.human:Human",
         **ATTACKS,
     },
     "recipe": {"epm": "echo_env.rewards:epm"},
