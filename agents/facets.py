@@ -155,13 +155,15 @@ class Plan:
         parts = [told, self.style, self.habit]
         random.Random(f"{self.id}/order").shuffle(parts)
         frame = self.frame.format(companion=self.companion)
-        return self.prompt("companion").render(frame=frame, manner=("" if self.language == "zh" else " ").join(parts))[0]
+        return self.prompt("companion").render(frame=frame, manner=("" if self.language == "zh" else " ").join(parts))[
+            0
+        ]
 
     def user_messages(self, topic: str, talk: str, direction: str) -> tuple[ChatMessage, ...]:
         """Return what the user agent is sent for the person's next message."""
         return self.prompt("user").render(
             persona=self.persona.who, typing=self.typing, tone=self.tone, stage=self.stage.user,
-            topics=("；" if self.language == "zh" else "; ").join(self.topics), topic=topic, talk=talk, direction=direction,
+            topics=" / ".join(self.topics), topic=topic, talk=talk, direction=direction,
         )  # fmt: skip
 
     def director_messages(self, at: int, exchange: int, talk: str, functions: str) -> tuple[ChatMessage, ...]:

@@ -4,7 +4,7 @@
 
 The companion is asked with exactly the messages that the line holds, its system instruction first: a model trained on
 the line sees what the companion saw. The two others read the talk in a data block. The director keeps to a topic, moves
-on, or closes; it may close from the plan's fewest exchanges on, and at its most exchanges the person takes leave anyway.
+on, or closes; it may close from the plan's fewest exchanges on, and at its most the person takes leave anyway.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Talk:
     def _words(self, text: str) -> str:
         """Return a message without a speaker's name before it and quotation marks around it."""
         names = "|".join(map(re.escape, (*self._labels(), self.plan.persona.name, self.plan.companion)))
-        text = re.sub(rf"\A\s*(?:{names})\s*[:：]\s*", "", text)
+        text = re.sub(rf"\A\s*(?:{names})\s*[:\uff1a]\s*", "", text)
         quoted = _QUOTED.fullmatch(text)
         inner = next(filter(None, quoted.groups()), "") if quoted else ""
         return (inner if inner and not re.search(r'["“”「」]', inner) else text).strip()
@@ -112,7 +112,7 @@ class _Talk:
         names = "|".join(map(re.escape, self._labels()))
         if not said:
             return "nothing was said"
-        if re.search(rf"^(?:{names})\s*[:：]", said, re.MULTILINE):
+        if re.search(rf"^(?:{names})\s*[:\uff1a]", said, re.MULTILINE):
             return "it speaks for both sides"
         if "<data" in said or "</data" in said:
             return "it quotes its instructions"

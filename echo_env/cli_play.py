@@ -16,7 +16,6 @@ import typer
 if TYPE_CHECKING:
     from echo_env.build import WorldConfig
     from echo_env.profiles import Scenario
-    from echo_env.record import EpisodeWriter
     from echo_env.roles import Policy
     from echo_env.session import DialogueSession
     from echo_env.types import Turn
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 HUMAN = "human"
 LEGEND = (
-    "    (C: do they make sense of it; A: do they feel met; P: do they trust their own strength. 0 is balance, a minus is"
-    " what\n     is lacking. work: how much nearer the reply brought them. levels: what the judge found, +1 or +2 for"
-    " good, -1 or -2 for harm.)"
+    "    (C: do they make sense of it; A: do they feel met; P: do they trust their own strength. 0 is balance,\n"
+    "     a minus is what is lacking. work: how much nearer the reply brought them. levels: what the judge found,\n"
+    "     +1 or +2 for good, -1 or -2 for harm.)"
 )
 ENDS = {
     "success": "they found their balance",
@@ -65,22 +64,18 @@ def play(
     person = get_scenario(scenario or random.Random(seed).choice(scenario_ids(split)))
     world = WorldConfig(backend=backend, judge=judge, actor=actor, recipe=recipe)
     watched = build_policy(policy, seed) if policy else None
-    with _recorded(save, world, person, policy or HUMAN, seed) as (session, record):
-        screen = _Screen(person.persona.name.split()[0], policy or "you", hide)
-        try:
+    screen = _Screen(person.persona.name.split()[0], policy or "you", hide)
+    try:
+        with _recorded(save, world, person, policy or HUMAN, seed) as (session, record):
             _talk(session, watched, screen, record)
-        except EOFError:
-            typer.echo("")
-        except KeyboardInterrupt:
-            typer.echo("")
-            raise typer.Exit(130) from None
-    if save is not None:
-        typer.echo(f"recorded in {save}; tables of it:  echo-env report {save}", err=True)
+    except EOFError:
+        typer.echo("")
+    except KeyboardInterrupt:
+        typer.echo("")
+        raise typer.Exit(130) from None
 
 
-def _talk(
-    session: DialogueSession, watched: Policy | None, screen: _Screen, record: Callable[[Turn], None]
-) -> None:
+def _talk(session: DialogueSession, watched: Policy | None, screen: _Screen, record: Callable[[Turn], None]) -> None:
     from echo_env.agents.human import read_reply
 
     if watched is None:
@@ -157,7 +152,7 @@ class _Screen:
 
 def _styled(text: str, kind: str) -> str:
     """Return a text in colour, on a terminal that has any and where nobody asked for none (no-color.org)."""
-    plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or (os.environ.get("TERM") or "dumb") == "dumb"
     return text if plain else typer.style(text, bold=True) if kind == "name" else typer.style(text, dim=True)
 
 
@@ -172,6 +167,7 @@ def _recorded(
     """
     from echo_env.build import build_session, conversation_seed, episode_header
     from echo_env.record import EpisodeWriter, RunFolder, new_header
+    from echo_env.types import Outcome
 
     if save is None:
         yield build_session(world, person, conversation_seed(seed, person.id)), lambda turn: None
@@ -198,14 +194,9 @@ def _recorded(
             try:
                 yield session, record
             finally:
-                _finish(writer, session, len(said))
-
-
-def _finish(writer: EpisodeWriter, session: DialogueSession, turns: int) -> None:
-    from echo_env.types import Outcome
-
-    if not turns:
-        writer.close()
-        writer.path.unlink()
-    else:
-        writer.finish(session.outcome or Outcome(end="budget", turns=turns))
+                if said:
+                    writer.finish(session.outcome or Outcome(end="budget", turns=len(said)))
+                    typer.echo(f"recorded in {save}; tables of it:  echo-env report {save}", err=True)
+                else:
+                    writer.close()
+                    writer.path.unlink()

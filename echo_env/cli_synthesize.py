@@ -1,4 +1,4 @@
-"""`echo-env synthesize`: conversations to train on, written by three agents, or by reference policies without a model."""
+"""`echo-env synthesize`: conversations to train on, by three agents, or by reference policies without a model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def synthesize(
     max_turns: Annotated[int | None, typer.Option(min=1, help="Embedded: cut conversations off after so many.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the file that is there.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Start without asking.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the estimate and three examples, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print estimate and three examples, and stop.")] = False,
 ) -> None:
     """Write conversations between a companion and a person, to train on."""
     if models == EMBEDDED:
