@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 from pathlib import Path
 
 from echo_env.build import WorldConfig, build_judge, recipe_of
 from echo_env.epm import Scorer
 from echo_env.errors import RecordError, redact
-from echo_env.profiles import get_scenario
+from echo_env.profiles import Scenario, get_scenario
 from echo_env.record import EpisodeWriter, RunFolder, find_runs
 from echo_env.rewards import Recipe, Step
 from echo_env.roles import Exchange, Judge, JudgeView, profiles_of
 from echo_env.scorers import get_scorer
-from echo_env.types import Episode, Judgement, Turn
+from echo_env.types import Episode, EpisodeHeader, Judgement, Turn
 
 
 def rejudge_runs(root: Path, out: Path, judge: str) -> list[RunFolder]:
@@ -28,9 +29,11 @@ def rejudge_runs(root: Path, out: Path, judge: str) -> list[RunFolder]:
     for run in find_runs(root):
         folder = RunFolder(out / run.path.name)
         folder.create(run.header().model_copy(update={"config": {**run.header().config, "rejudged_by": judge}}))
+        if run.scenarios.is_dir():
+            shutil.copytree(run.scenarios, folder.scenarios)
         for episode in run.episodes():
             if episode.outcome is not None:
-                _write(folder, asyncio.run(rejudge(episode, build_judge(judge))))
+                _write(folder, asyncio.run(rejudge(episode, build_judge(judge), run.scenarios)))
         written.append(folder)
     return written
 
@@ -43,14 +46,19 @@ def _write(folder: RunFolder, episode: Episode) -> None:
             writer.finish(episode.outcome)
 
 
-async def rejudge(episode: Episode, judge: Judge) -> Episode:
+async def rejudge(episode: Episode, judge: Judge, scenarios: Path | None = None) -> Episode:
     """Return an episode with the judgements, EPM and rewards of another judge; its words and its end stay.
 
+    Args:
+        episode: The recorded one.
+        judge: Whose judgements it is to have.
+        scenarios: Folder of scenarios that go before this package's own: those that a run brought with it.
+
     Raises:
-        RecordError: The scenario is not the one that was played.
+        RecordError: The scenario is not the one that was played, or is not at hand.
     """
     header = episode.header
-    scenario = get_scenario(header.scenario)
+    scenario = _scenario(header, scenarios)
     if scenario.digest != header.scenario_hash:
         raise RecordError(
             f"scenario {header.scenario} has changed since it was played: {header.scenario_hash} to {scenario.digest}",
@@ -80,6 +88,18 @@ async def rejudge(episode: Episode, judge: Judge) -> Episode:
     return episode.model_copy(update={"header": new, "turns": tuple(turns)})
 
 
+def _scenario(header: EpisodeHeader, folder: Path | None) -> Scenario:
+    own = folder / f"{header.scenario}.yaml" if folder else None
+    if own and own.is_file():
+        return get_scenario(str(own))
+    if header.split == "imported":
+        raise RecordError(
+            f"{header.scenario} is a person of another project and did not come with this run",
+            "its recorded levels can be scored:  echo-env score RUNS --scorer strict",
+        )
+    return get_scenario(header.scenario)
+
+
 def _turn(turn: Turn, judgement: Judgement | None, failure: str, scorer: Scorer, recipe: Recipe, step: Step) -> Turn:
     parts = recipe.turn(step)
     return turn.model_copy(
@@ -89,5 +109,6 @@ def _turn(turn: Turn, judgement: Judgement | None, failure: str, scorer: Scorer,
             "reward": None if parts is None else sum(parts.values()),
             "reward_parts": parts or {},
             "failure": failure,
+            "published": None,
         }
     )

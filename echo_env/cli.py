@@ -1,4 +1,4 @@
-"""The command line: `echo-env list | play | run | score | report | check | redteam | synthesize`.
+"""The command line: `echo-env list | play | run | score | report | check | import | redteam | synthesize`.
 
 Results go to stdout, progress to stderr. A mistake of the user's is a message and exit code 1, never a traceback;
 Ctrl-C leaves readable records and exits with 130.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from echo_env import (
+    cli_import,
     cli_validate,
     cli_validate_actor,
     cli_validate_noise,
@@ -39,6 +40,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(cli_validate.app)
+app.add_typer(cli_import.app)
 cli_validate.app.command("ranks")(cli_validate_ranks.ranks)
 cli_validate.app.command("noise")(cli_validate_noise.noise)
 cli_validate.app.command("persona")(cli_validate_persona.persona)

@@ -72,6 +72,17 @@ class Levels(NamedTuple):
     p_neg: int = 0
 
 
+class NullTurn(NamedTuple):
+    """A published turn whose judge left a level blank, with the move that its publisher counted in its place.
+
+    `official` replays the move, to reproduce a published figure. The other scorers take the turn as unjudged.
+    """
+
+    vector: Vector
+    levels: Levels
+    """The levels that were given, 0 for each blank one: they enter S_net and R_pen."""
+
+
 class Message(Record):
     """One utterance of the conversation, as both sides saw it."""
 
@@ -229,6 +240,8 @@ class Turn(Record):
     """What the recipe's own judges said, raw."""
     failure: Text = ""
     """Why there is no judgement, direction or next message; empty where all went well."""
+    published: NullTurn | None = Field(default=None, exclude_if=_unset)
+    """Of an imported turn whose judge left a level blank: what its publisher counted. None everywhere else."""
 
 
 class Outcome(Record):
