@@ -10,11 +10,12 @@ import asyncio
 import logging
 import random
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from echo_env.agents.asks import Answer, Ask, ChatMessage, Failure, LlmFailure, Tool
-from echo_env.agents.completion import Completion, Fault, Request, complete, shown
+from echo_env.agents.completion import Completion, Request, complete, shown
 from echo_env.agents.limits import lane
 from echo_env.agents.llmcache import AnswerFolder, Unreadable, key_of, request_of
 from echo_env.agents.modelconfig import ModelConfig, ModelsConfig, models_config
@@ -166,7 +167,7 @@ class LlmClient:
         )
         tokens = sum(len(m.content) for m in messages) // 4 + request.max_tokens
         way = lane(config)
-        for attempt in range(config.retries + 1):
+        for attempt in count():
             async with way.enter(config, tokens) as took:
                 got = await complete(config, request)
                 took(got.usage.prompt_tokens + got.usage.completion_tokens if isinstance(got, Completion) else 0)
@@ -174,17 +175,25 @@ class LlmClient:
                 self._tally.spent(ask.role, got.usage)
                 return replace(got, tries=tries + attempt + 1)
             if not got.transient or attempt == config.retries:
-                break
+                raise LlmFailure(got.message, _HINTS.get(got.kind, ""), got.kind, tries + attempt + 1)
             self._tally.retried(ask.role, got.kind)
             if got.kind == "rate_limit" and got.retry_after:
                 way.close_for(min(got.retry_after, LONGEST_WAIT))
-            await asyncio.sleep(self._wait(attempt, got))
-        raise LlmFailure(got.message, _HINTS.get(got.kind, ""), got.kind, tries + attempt + 1)
+            await asyncio.sleep(pause(attempt, got.retry_after, self._random.random()))
+        raise AssertionError("the loop ends by itself")
 
-    def _wait(self, attempt: int, fault: Fault) -> float:
-        """Return the seconds before the next try: doubling, between half and all of it, or what the server asks for."""
-        wait = FIRST_WAIT * 2**attempt * (0.5 + self._random.random() / 2)
-        return min(max(wait, fault.retry_after or 0.0), LONGEST_WAIT)
+
+def pause(attempt: int, asked: float | None, chance: float) -> float:
+    """Return the seconds between a try and the next.
+
+    Args:
+        attempt: Number of the try that failed, 0 for the first; the pause doubles with each.
+        asked: What the server asked for (Retry-After); never less than that.
+        chance: 0 to 1; the pause lies between half and all of its length, so that calls which failed together do not
+            come back together.
+    """
+    doubled = FIRST_WAIT * float(2**attempt)
+    return min(max(doubled * (1 + chance) / 2, asked or 0.0), LONGEST_WAIT)
 
 
 async def _end(task: asyncio.Task[Answer]) -> None:

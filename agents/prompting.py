@@ -35,7 +35,7 @@ _UNSEEN = re.compile(
 """Control and invisible characters, which can hide words from a reader; not the joiners that scripts and emoji need."""
 _MARK = re.compile(
     r"<(?=\W{0,8}data)"  # our own block
-    r"|<(?=[|\uff5c]|/?s>|(?:start|end)_of_turn|bos|eos|<?/?<?/?SYS>)|\[(?=/?INST\])",  # chat templates' turns
+    r"|<(?=[|\uff5c]|/?s>|(?:start|end)_of_turn|bos|eos|<?/?SYS>)|\[(?=/?INST\])",  # chat templates' turns
     re.IGNORECASE,
 )
 _LOOKALIKE = {"<": "\uff1c", "[": "\uff3b"}

@@ -53,6 +53,8 @@ class Call:
     seen: int
     """How often this very request came before."""
     body: dict[str, Any]
+    key: str
+    """The bearer token that came with it."""
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -68,6 +70,12 @@ class Call:
     def last(self) -> str:
         """The last message's text."""
         return str(self.messages[-1]["content"])
+
+    @property
+    def material(self) -> str:
+        """What is asked about: the last message with a data block, else the first of the user."""
+        told = [str(m["content"]) for m in self.messages if m["role"] == "user"] or [self.last]
+        return next((t for t in reversed(told) if "<data" in t), told[0])
 
     @property
     def tools(self) -> dict[str, dict[str, Any]]:
@@ -182,12 +190,13 @@ class FaultServer:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         raw = await request.text()
-        call = Call(len(self.calls), self._seen[raw], json.loads(raw))
+        sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        call = Call(len(self.calls), self._seen[raw], json.loads(raw), sent)
         self._seen[raw] += 1
         self.calls.append(call)
         self.times.append(time.monotonic())
         behaviour = self.behave(call)
-        if self.key is not None and request.headers.get("Authorization") != f"Bearer {self.key}":
+        if self.key is not None and sent != self.key:
             behaviour = "401"
         assert behaviour in BEHAVIOURS, behaviour
         self.counts[behaviour] += 1
@@ -205,8 +214,8 @@ class FaultServer:
             request.transport.abort()
             return web.Response()
         if behaviour in ("429", "500", "400", "401"):
-            return self._refuse(request, int(behaviour))
-        body = json.dumps(self._completion(call, behaviour), ensure_ascii=False).encode()
+            return self._refuse(call, int(behaviour))
+        body = json.dumps(self._completion(call, behaviour)).encode()
         if behaviour == "cut":
             response = web.StreamResponse(headers={"Content-Type": "application/json"})
             response.content_length = len(body)
@@ -217,9 +226,9 @@ class FaultServer:
             return response
         return web.Response(body=body, content_type="application/json")
 
-    def _refuse(self, request: web.Request, status: int) -> web.Response:
-        sent = request.headers.get("Authorization", "")  # some providers quote the key that they refuse
-        error = {"message": f"told to refuse; you sent {sent}", "type": "fault", "code": str(status)}
+    def _refuse(self, call: Call, status: int) -> web.Response:
+        # some providers quote the key that they refuse
+        error = {"message": f"told to refuse; you sent {call.key}", "type": "fault", "code": str(status)}
         headers = {"Retry-After": f"{self.retry_after}"} if status == 429 and self.retry_after is not None else {}
         return web.json_response({"error": error}, status=status, headers=headers)
 
@@ -250,7 +259,7 @@ class FaultServer:
 
 
 def _filled(call: Call, unfound: bool) -> Said:
-    quote = UNFOUND if unfound else _words_of(call.last)
+    quote = UNFOUND if unfound else _words_of(call.material)
     if call.tools:
         name, parameters = next(iter(call.tools.items()))
         return {"name": name, "arguments": fill(parameters, quote=quote)}
