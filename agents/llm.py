@@ -222,3 +222,12 @@ def client_of(name_or_config: str | ModelsConfig) -> LlmClient:
     """
     config = models_config(name_or_config) if isinstance(name_or_config, str) else name_or_config
     return _clients.setdefault(config.model_dump_json(), LlmClient(config))
+
+
+def usage_of_all() -> dict[str, RoleUsage]:
+    """Return by role what all clients of this process came to."""
+    total: dict[str, RoleUsage] = {}
+    for client in list(_clients.values()):
+        for role, usage in client.usage().items():
+            total[role] = total[role] + usage if role in total else usage
+    return total

@@ -64,6 +64,8 @@ async def rejudge(episode: Episode, judge: Judge, scenarios: Path | None = None)
             f"scenario {header.scenario} has changed since it was played: {header.scenario_hash} to {scenario.digest}",
             "re-judge with the echo-env version of the recording",
         )
+    if scenario.chitchat:  # EPM does not apply
+        return episode
     scorer = get_scorer(header.scorer)
     recipe = recipe_of(WorldConfig(recipe=header.recipe.rpartition("-")[0] or header.recipe))
     profile = profiles_of(scenario)[1]

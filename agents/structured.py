@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -52,6 +53,19 @@ def _strict(node: Any) -> Any:
     return kept
 
 
+def _schema_of(model: type[BaseModel], choices: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """Return a model's strict JSON schema, the ask's choices put in."""
+    schema: dict[str, Any] = json.loads(schema_text(model))
+    for part in (schema, *schema.get("$defs", {}).values()):
+        for name, values in choices.items():
+            found = part.get("properties", {}).get(name)
+            if found is not None and values:
+                place = found["items"] if found.get("type") == "array" else found
+                place.pop("maxLength", None)
+                place["enum"] = list(values)
+    return schema
+
+
 def form_of(ask: Ask, structured: str) -> dict[str, Any]:
     """Return what asks for an ask's form, in the names of OpenAI's interface; empty where it is asked for in words."""
     if structured == "prompt":
@@ -61,9 +75,9 @@ def form_of(ask: Ask, structured: str) -> dict[str, Any]:
         tools = (_answering(ask.schema),)
     if tools:
         choice = {"type": "function", "function": {"name": tools[0].name}} if len(tools) == 1 else "required"
-        return {"tools": [_function(t) for t in tools], "tool_choice": choice}
+        return {"tools": [_function(t, ask.choices) for t in tools], "tool_choice": choice}
     if ask.schema:
-        schema = {"name": _title(ask.schema), "schema": json.loads(schema_text(ask.schema)), "strict": True}
+        schema = {"name": _title(ask.schema), "schema": _schema_of(ask.schema, ask.choices), "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
     return {}
 
@@ -92,8 +106,8 @@ def _answering(schema: type[BaseModel]) -> Tool:
     return Tool(_title(schema), "Give the answer.", schema)
 
 
-def _function(tool: Tool) -> dict[str, Any]:
-    parameters = json.loads(schema_text(tool.arguments))
+def _function(tool: Tool, choices: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    parameters = _schema_of(tool.arguments, choices)
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": parameters},
@@ -186,7 +200,12 @@ def _json(text: str) -> Any:
 
 
 def repair(messages: tuple[ChatMessage, ...], reading: Reading, ask: Ask) -> tuple[ChatMessage, ...]:
-    """Return the messages of the second and last try, which tell what was wrong with the first answer."""
+    """Return the messages of the second and last try, which tell what was wrong with the first answer.
+
+    Where any text will do, the first ones again: a policy is sent the conversation and nothing else.
+    """
+    if not (ask.schema or ask.tools):
+        return messages
     wanted = ""
     if ask.schema:
         wanted = "\nThe answer must be one JSON object that fits this JSON schema:\n" + schema_text(ask.schema)

@@ -26,6 +26,16 @@ class RoleUsage(Record):
     failures: dict[str, int] = Field(default_factory=dict)
     """Asks without a usable answer in the end, by kind."""
 
+    def __add__(self, other: RoleUsage) -> RoleUsage:
+        """Return the sum."""
+        return RoleUsage(
+            spent=self.spent + other.spent,
+            asks=self.asks + other.asks,
+            cached=self.cached + other.cached,
+            retries=dict(Counter(self.retries) + Counter(other.retries)),
+            failures=dict(Counter(self.failures) + Counter(other.failures)),
+        )
+
 
 @dataclass(slots=True)
 class _Count:

@@ -23,8 +23,11 @@ from echo_env import (
     cli_validate_ranks,
     cli_validate_safety,
 )
+from echo_env.cli_options import key_values
 from echo_env.cli_play import play
+from echo_env.cli_rate import rate
 from echo_env.cli_redteam import redteam
+from echo_env.cli_serve import serve
 from echo_env.cli_synthesize import synthesize
 from echo_env.errors import ConfigError, EchoError, RecordError
 from echo_env.version import VERSION
@@ -41,6 +44,7 @@ app = typer.Typer(
 )
 app.add_typer(cli_validate.app)
 app.add_typer(cli_import.app)
+app.command("rate")(rate)
 cli_validate.app.command("ranks")(cli_validate_ranks.ranks)
 cli_validate.app.command("noise")(cli_validate_noise.noise)
 cli_validate.app.command("persona")(cli_validate_persona.persona)
@@ -92,6 +96,9 @@ def list_(
     if what.startswith("scenario"):
         for name in scenario_ids(split):
             s = get_scenario(name)
+            if s.chitchat:
+                typer.echo(f"{s.id:16} {s.domain:9} {s.persona.name}, {s.persona.job}")
+                continue
             c, a, p = (int(x) for x in s.p0)
             typer.echo(
                 f"{s.id:16} {s.domain:9} {s.dominant}-first  P0 ({c}, {a}, {p})  {s.persona.name}, {s.persona.job}"
@@ -99,7 +106,7 @@ def list_(
         return
     kinds: dict[str, list[str]] = {k: registry.names(k) for k in registry.KINDS}
     kinds["scorer"] = ["official", "paper", "strict"]
-    kinds["split"] = ["benchmark", "dev", "train"]
+    kinds["split"] = ["benchmark", "benchmark-zh", "chitchat", "dev", "train"]
     if what and what not in kinds:
         from echo_env.errors import unknown_name
 
@@ -116,7 +123,7 @@ def run(
         list[str] | None, typer.Option(help="Registered name, module:attribute, or a local model folder. Repeatable.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; options given here win.")] = None,
-    split: Annotated[str, typer.Option(help="benchmark, train or dev.")] = "benchmark",
+    split: Annotated[str, typer.Option(help="benchmark, train, dev or chitchat.")] = "benchmark",
     scenario: Annotated[
         list[str] | None, typer.Option(help="Ids or YAML files, in place of a split. Repeatable.")
     ] = None,
@@ -126,6 +133,7 @@ def run(
     max_turns: Annotated[int | None, typer.Option(min=1, help="Cut conversations off after so many turns.")] = None,
     scorer: Annotated[str, typer.Option(help="strict, official or paper.")] = "strict",
     recipe: Annotated[str, typer.Option(help="Reward recipe.")] = "epm",
+    recipe_option: Annotated[list[str] | None, typer.Option(help="key=value for the recipe. Repeatable.")] = None,
     judge: Annotated[str | None, typer.Option(help="Another judge than the embedded one.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="key=value for the policy. Repeatable.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Conversations that are live at once.")] = 64,
@@ -179,10 +187,13 @@ def _run_config(base: dict[str, Any], given: dict[str, Any], policy: str) -> Run
     from echo_env.agents.rollout import RunConfig
 
     top: dict[str, Any] = {k: given[k] for k in ("split", "limit", "episodes", "seed", "batch") if k in given}
-    world = {k: given[k] for k in ("judge", "scorer", "recipe", "max_turns") if k in given}
+    world: dict[str, Any] = {k: given[k] for k in ("judge", "scorer", "recipe", "max_turns") if k in given}
+    if given.get("recipe_option"):
+        before = base.get("world", {}).get("recipe_options", {})
+        world["recipe_options"] = {**before, **key_values(given["recipe_option"])}
     if "scenario" in given:
         top["scenarios"] = tuple(given["scenario"])
-    options = {**base.get("policy_options", {}), **_options(given.get("option", []))}
+    options = {**base.get("policy_options", {}), **key_values(given.get("option", []))}
     merged = {**base, **top, "policy": policy, "policy_options": options, "world": {**base.get("world", {}), **world}}
     try:
         return RunConfig.model_validate(merged)
@@ -218,19 +229,6 @@ def _run_with_bar(config: RunConfig, out: Path, resume: bool, overwrite: bool) -
             bar.stop()
             typer.echo("interrupted; what was played is on disk, --resume goes on from there", err=True)
             raise typer.Exit(130) from None
-
-
-def _options(pairs: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        key, sign, value = pair.partition("=")
-        if not sign or not key.isidentifier():
-            raise ConfigError(f"--option takes key=value, got '{pair}'", "for example  --option temperature=0.7")
-        try:
-            found[key] = json.loads(value)
-        except ValueError:
-            found[key] = value
-    return found
 
 
 @app.command()
@@ -322,6 +320,7 @@ def check(files: Annotated[list[Path], typer.Argument(help="Scenario files.")]) 
 
 app.command()(play)
 app.command()(redteam)
+app.command()(serve)
 app.command()(synthesize)
 
 if __name__ == "__main__":

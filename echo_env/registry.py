@@ -13,9 +13,12 @@ from typing import Literal, cast
 
 from echo_env.errors import ConfigError, unknown_name
 
-RegisteredKind = Literal["backend", "judge", "actor", "director", "policy", "recipe"]
+RegisteredKind = Literal["backend", "judge", "actor", "director", "policy", "recipe", "humanlike", "empathy"]
+"""The last ones are the judges of recipes, by what they judge (`rewards.ReplyJudge`)."""
 
-KINDS: tuple[RegisteredKind, ...] = ("backend", "judge", "actor", "director", "policy", "recipe")
+KINDS: tuple[RegisteredKind, ...] = (
+    "backend", "judge", "actor", "director", "policy", "recipe", "humanlike", "empathy",
+)  # fmt: skip
 
 ATTACKS: dict[str, str] = {
     "attack:silent": "echo_env.agents.embedded.policies:Silent",
@@ -74,7 +77,13 @@ _TARGETS: dict[str, dict[str, str]] = {
         "human": "echo_env.agents.human:Human",
         **ATTACKS,
     },
-    "recipe": {"epm": "echo_env.rewards:epm"},
+    "recipe": {
+        "epm": "echo_env.rewards:epm",
+        "echo_n1": "echo_env.recipes:echo_n1",
+        "humanlike": "echo_env.recipes:humanlike",
+    },
+    "humanlike": {"embedded": "echo_env.agents.embedded.humanlike:EmbeddedHumanlike"},
+    "empathy": {"embedded": "echo_env.agents.embedded.pairwise:EmbeddedEmpathy"},
 }
 
 _FAMILIES: dict[str, dict[str, str]] = {
@@ -83,6 +92,8 @@ _FAMILIES: dict[str, dict[str, str]] = {
     "actor": {"llm": "echo_env.agents.actor:actor_of"},
     "director": {"llm": "echo_env.agents.director:director_of"},
     "policy": {"llm": "echo_env.agents.llmpolicy:policy_of", "vllm": "echo_env.agents.vllmpolicy:policy_of"},
+    "humanlike": {"llm": "echo_env.agents.genrm:humanlike_of"},
+    "empathy": {"llm": "echo_env.agents.genrm:empathy_of"},
 }
 """Names that take arguments: "ensemble:embedded,second" calls the target with what stands behind the colon, and so does
 "llm:models.yaml" or "llm:MODEL" (`agents/modelconfig.py`). The target returns what a plain name would stand for."""

@@ -183,7 +183,7 @@ class DialogueSession:
         self._history = (*self._history, exchange)
         self._judgements = (*self._judgements, judgement)
         self._deltas = (*self._deltas, self.scorer.delta(self.state))
-        self._unjudged = 0 if judgement else self._unjudged + 1
+        self._unjudged = 0 if judgement or self.scenario.chitchat else self._unjudged + 1
 
     def _end(self) -> End | None:
         if self.state.end is not None:
@@ -196,8 +196,14 @@ class DialogueSession:
         """Ask the EPM judge and the recipe's own judges, which need nothing of each other."""
         if not isinstance(self.recipe, JudgedRecipe):
             return await self._judge(exchange), ()
-        view = JudgeView(self._judge_profile, self._history, exchange)
-        asked = self._verdicts(self.recipe, ReplyView(view, "" if raw == exchange.reply else raw))
+        view = ReplyView(
+            JudgeView(self._judge_profile, self._history, exchange),
+            "" if raw == exchange.reply else raw,
+            deficit=self.scenario.p0,
+        )
+        asked = self._verdicts(self.recipe, view)
+        if self.scenario.chitchat:  # nothing for the EPM judge to judge, which is no failure
+            return (None, ""), await asked
         return await both(self._judge(exchange), asked, waiting=waits(self.cast.judge, self.recipe))
 
     async def _verdicts(self, recipe: JudgedRecipe, view: ReplyView) -> tuple[Verdict, ...]:
@@ -239,7 +245,7 @@ class DialogueSession:
         return direction, ""
 
     async def _answer(self, end: End | None, direction: Direction | None) -> tuple[str, str]:
-        cue = Cue("close" if end == "success" else "leave")
+        cue = Cue("close" if end == "success" or self.scenario.chitchat else "leave")
         if end is None and direction is not None:
             cue = cue_of(direction)
         try:

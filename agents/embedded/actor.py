@@ -37,6 +37,10 @@ NEEDS_TRUST = {
 MAX_SENTENCES = 3
 LEADS = 0.2
 """How often a person says that there is more before they tell it."""
+PLAIN = 0.5
+"""How often somebody who chats goes on without a word about the reply."""
+_ODD = frozenset({"silence", "noise", "repeated", "parroted", "lectured"})
+"""What one remarks on even in a chat."""
 
 _ASKS = re.compile(
     r"\b(what (should|can|do|would) (i|you) do\b|any (advice|ideas)|how (do|can|should) i\b|help me)", re.IGNORECASE
@@ -126,7 +130,8 @@ class EmbeddedActor:
             language=profile.language,
         )
         appraisal = appraise(reply, moment)
-        _move(heart, profile, appraisal)
+        if profile.hopes:
+            _move(heart, profile, appraisal)
         if appraisal.warmth > 0:
             taken_up = read(reply[:4000], profile.language).content
             contents = index_of(profile).contents
@@ -139,6 +144,8 @@ class EmbeddedActor:
         profile, cue = view.profile, view.cue
         if cue.act in ("close", "leave"):
             return [self._closing(profile) if cue.act == "close" else self._pick(profile, "leave")]
+        if not profile.hopes:
+            return self._chat(view, heart, a)
         answer = self._answer(view, heart, a.question) if a.question is not None and _may_answer(a) else None
         if answer is not None and answer.whole:
             return answer.parts
@@ -163,6 +170,20 @@ class EmbeddedActor:
         told = [self._tell(heart, item, line) for item, line in lines]
         leads = cue.act == "tell" and len(lines) == 1 and _size(parts) == 1 and self._random.random() < LEADS
         return [*parts, *([self._pick(profile, "lead")] if leads else []), *told]
+
+    def _chat(self, view: ActorView, heart: _Heart, a: Appraisal) -> list[str]:
+        """Chat on: answer a question, or say a word in passing, about an odd reply above all, and then what is next."""
+        profile = view.profile
+        odd = a.kind in _ODD
+        answer = self._answer(view, heart, a.question) if a.question is not None and _may_answer(a) else None
+        if answer is not None and (answer.whole or answer.declines or not answer.repeats):
+            return answer.parts
+        parts = [self._reaction(profile, heart, a) if odd else self._pick(profile, "chat")]
+        if not odd and self._random.random() < PLAIN:
+            parts = []
+        lines = self._next_lines(view, heart, 1)
+        told = [self._tell(heart, item, line) for item, line in lines]
+        return [*parts, *(told or [self._pick(profile, "chatted_out")])]
 
     def _fitting(self, view: ActorView, heart: _Heart, a: Appraisal, parts: list[str], answer: _Answer) -> list[str]:
         """What of an answer goes with a reaction, and the next line where somebody who is trusted has asked."""
@@ -309,6 +330,8 @@ def _size(parts: list[str]) -> int:
 
 
 def _first_heart(profile: ActorProfile) -> _Heart:
+    if not profile.hopes:  # a chat takes no trust
+        return _Heart(tension=0.0, trust=1.0)
     guarded = profile.persona.defensiveness == "high"
     return _Heart(tension=0.8 if guarded else 0.65, trust=0.05 if guarded else 0.12)
 

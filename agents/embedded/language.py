@@ -286,6 +286,10 @@ class WordLlama:
         found: Vec = self._rows[row]
         return found
 
+    def pieces(self, word: str) -> int:
+        """Return how many tokens the vocabulary takes for a word: one for a common one."""
+        return len(self._tokenizer.encode(word, add_special_tokens=False).ids)
+
     def spans(self, tokens: tuple[str, ...] | list[str], spans: tuple[slice, ...]) -> list[Vec]:
         """Return the unit vector of each span of a list of words, shape (256,) each; zeros for an empty one."""
         if len(self._row_of) > MOST_WORDS:  # bounded: a hostile policy may invent words without end

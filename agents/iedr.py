@@ -1,0 +1,93 @@
+"""Rating a new person's deficit: nine items, level 0 to 3, each with a reason from the text (EMPA's IEDR).
+
+What comes back fits a scenario's field `iedr`; the deficit P0 follows from it by `profiles.iedr_deficit`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, cast
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from echo_env.agents.asks import Ask
+from echo_env.agents.llm import LlmClient
+from echo_env.agents.prompting import prompt
+from echo_env.agents.rolemodels import unless_set
+from echo_env.agents.transcript import cut
+from echo_env.errors import ConfigError
+from echo_env.profiles import Rating, iedr_deficit
+
+LONGEST = 12_000
+"""Characters of a text that are read."""
+
+
+def _cut(value: object) -> object:
+    return cut(value, 300) if isinstance(value, str) else value
+
+
+class Rated(BaseModel):
+    """One item as the model rates it."""
+
+    reason: Annotated[
+        str, BeforeValidator(_cut), Field(min_length=1, max_length=300, description="One sentence, from the text.")
+    ]
+    level: Literal[0, 1, 2, 3]
+
+
+class Ratings(BaseModel):
+    """The nine items."""
+
+    c1: Annotated[Rated, Field(alias="C.1")]
+    c2: Annotated[Rated, Field(alias="C.2")]
+    c3: Annotated[Rated, Field(alias="C.3")]
+    a1: Annotated[Rated, Field(alias="A.1")]
+    a2: Annotated[Rated, Field(alias="A.2")]
+    a3: Annotated[Rated, Field(alias="A.3")]
+    p1: Annotated[Rated, Field(alias="P.1")]
+    p2: Annotated[Rated, Field(alias="P.2")]
+    p3: Annotated[Rated, Field(alias="P.3")]
+
+    def items(self) -> dict[str, Rating]:
+        """Return them as a scenario holds them."""
+        rated = {info.alias or name: getattr(self, name) for name, info in type(self).model_fields.items()}
+        return {item: Rating(level=one.level, reason=one.reason) for item, one in rated.items()}
+
+
+async def rate(client: LlmClient, text: str, language: str) -> dict[str, Rating]:
+    """Rate the person that a text tells of.
+
+    Args:
+        client: Whom to ask; the role is `iedr`.
+        text: Persona and story, in any form.
+        language: "en" or "zh"; of the prompt and the reasons.
+
+    Returns:
+        A rating for each of `profiles.IEDR_ITEMS`, in their order.
+
+    Raises:
+        LlmFailure: There is no usable rating.
+        ConfigError: The text is empty, or there is no prompt in the language.
+    """
+    if not text.strip():
+        raise ConfigError("there is nothing to rate: the text is empty")
+    if language not in ("en", "zh"):
+        raise ConfigError(f"there is no prompt in the language '{language}'", "en or zh")
+    written, model = prompt("iedr", language), client.models.of("iedr")
+    ask = Ask(
+        role="iedr",
+        messages=written.render(text=text[:LONGEST]),
+        prompt=written.key,
+        schema=Ratings,
+        seed=0,
+        temperature=unless_set(model, "temperature", 0.0),
+        max_tokens=unless_set(model, "max_tokens", 1024),
+        check=_no_deficit,
+    )
+    answer = await client.ask(ask)
+    return cast(Ratings, answer.parsed).items()
+
+
+def _no_deficit(ratings: BaseModel) -> str:
+    """Say so where the ratings leave nothing to heal: such a person has no place in a scenario."""
+    deficit = iedr_deficit({item: one.level for item, one in cast(Ratings, ratings).items().items()})
+    return "" if min(deficit) < -1 else "no axis is below -1: nothing would be left to heal; rate what the person lacks"
