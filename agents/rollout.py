@@ -159,7 +159,8 @@ class _Runner:
         if isinstance(self.policy, BatchPolicy):
             await self._in_step(self.policy, waiting)
         else:
-            await _all_or_none([self._one_by_one(waiting) for _ in range(min(self.config.batch, self.total))])
+            live = 1 if getattr(self.policy, "alone", False) else self.config.batch
+            await all_or_none([self._one_by_one(waiting) for _ in range(min(live, self.total))])
         return RunResult(self.folder, self._progress(), tuple(self.failures))
 
     def _progress(self) -> Progress:
@@ -270,7 +271,7 @@ def _seeded(policy: Policy, seed: int) -> Policy:
     return policy.for_episode(seed) if isinstance(policy, SeededPolicy) else policy
 
 
-async def _all_or_none(workers: Sequence[Coroutine[Any, Any, None]]) -> None:
+async def all_or_none(workers: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Run workers at once; a bug in one ends them all, and is raised as it is."""
     tasks = [asyncio.ensure_future(worker) for worker in workers]
     try:

@@ -1,4 +1,4 @@
-"""The command line: `echo-env list | play | run | score | report | check | import | redteam`.
+"""The command line: `echo-env list | play | run | score | report | check | import | redteam | synthesize`.
 
 Results go to stdout, progress to stderr. A mistake of the user's is a message and exit code 1, never a traceback;
 Ctrl-C leaves readable records and exits with 130.
@@ -25,9 +25,11 @@ from echo_env import (
 )
 from echo_env.cli_nee import nee
 from echo_env.cli_options import key_values
+from echo_env.cli_play import play
 from echo_env.cli_rate import rate
 from echo_env.cli_redteam import redteam
 from echo_env.cli_serve import serve
+from echo_env.cli_synthesize import synthesize
 from echo_env.errors import ConfigError, EchoError, RecordError
 from echo_env.version import VERSION
 
@@ -216,7 +218,8 @@ def _run_with_bar(config: RunConfig, out: Path, resume: bool, overwrite: bool) -
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
     )  # fmt: skip
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    by_hand = config.policy == "human"  # a bar would be drawn over what is typed
+    with Bar(*columns, console=Console(stderr=True), transient=True, disable=by_hand) as bar:
         task = bar.add_task(config.policy, total=None, note="")
 
         def tell(p: Progress) -> None:
@@ -317,46 +320,10 @@ def check(files: Annotated[list[Path], typer.Argument(help="Scenario files.")]) 
         raise typer.Exit(1)
 
 
-@app.command()
-def play(
-    scenario: Annotated[str | None, typer.Option(help="Id or YAML file; else one is drawn by the seed.")] = None,
-    split: Annotated[str, typer.Option(help="benchmark, train or dev.")] = "benchmark",
-    seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
-    recipe: Annotated[str, typer.Option(help="Reward recipe; for chit-chat humanlike or echo_n1.")] = "epm",
-    hide: Annotated[bool, typer.Option("--hide", help="Hide the EPM line under each reply.")] = False,
-    policy: Annotated[str | None, typer.Option(help="Watch a policy in place of typing yourself.")] = None,
-) -> None:
-    """Talk with one of the people yourself, or watch a policy do it."""
-    from echo_env.build import build_policy
-    from echo_env.driving import run_now
-    from echo_env.env import CompanionEnv, epm_line
-
-    env = CompanionEnv(scenario=scenario, split=split, recipe=recipe)
-    message, _ = env.reset(seed=seed)
-    name = env.session.scenario.persona.name.split()[0]
-    watched = build_policy(policy, seed) if policy else None
-    if watched is None:
-        typer.echo("Type your reply and press Enter; Ctrl-D leaves.", err=True)
-    ended = False
-    while not ended:
-        typer.echo(f"{name}: {message}")
-        try:
-            reply = run_now(watched.respond(env.session.observation)) if watched else input("you: ")
-        except (EOFError, KeyboardInterrupt):
-            typer.echo("")
-            return
-        if watched:
-            typer.echo(f"{policy}: {reply}")
-        message, _, terminated, truncated, info = env.step(reply)
-        if not hide:
-            typer.echo(f"    {epm_line(info['turn'])}")
-        ended = terminated or truncated
-    typer.echo(f"{name}: {message}")
-    typer.echo(f"ended: {env.session.outcome.end if env.session.outcome else ''} after {env.session.turns} turns")
-
-
+app.command()(play)
 app.command()(redteam)
 app.command()(serve)
+app.command()(synthesize)
 
 if __name__ == "__main__":
     main()

@@ -77,6 +77,7 @@ _TARGETS: dict[str, dict[str, str]] = {
         "skilled": "echo_env.agents.embedded.skilled:Skilled",
         "reasoned": "echo_env.agents.embedded.reasoned:Reasoned",
         "smollm2-135m": "echo_env.agents.smollm2:smollm2_135m",
+        "human": "echo_env.agents.human:Human",
         **ATTACKS,
     },
     "recipe": {
