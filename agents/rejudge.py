@@ -17,6 +17,9 @@ from echo_env.roles import Exchange, Judge, JudgeView, profiles_of
 from echo_env.scorers import get_scorer
 from echo_env.types import Episode, EpisodeHeader, Judgement, Turn
 
+AT_ONCE = 32
+"""Episodes that are judged anew at a time."""
+
 
 def rejudge_runs(root: Path, out: Path, judge: str) -> list[RunFolder]:
     """Write every finished episode of the runs in `root` to `out`, judged by another judge.
@@ -31,11 +34,23 @@ def rejudge_runs(root: Path, out: Path, judge: str) -> list[RunFolder]:
         folder.create(run.header().model_copy(update={"config": {**run.header().config, "rejudged_by": judge}}))
         if run.scenarios.is_dir():
             shutil.copytree(run.scenarios, folder.scenarios)
-        for episode in run.episodes():
-            if episode.outcome is not None:
-                _write(folder, asyncio.run(rejudge(episode, build_judge(judge), run.scenarios)))
+        asyncio.run(_rejudge_all(run, folder, judge))
         written.append(folder)
     return written
+
+
+async def _rejudge_all(run: RunFolder, out: RunFolder, judge: str) -> None:
+    """Judge a run's finished episodes, `AT_ONCE` of them at a time: a remote judge is slow."""
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(episode: Episode) -> None:
+        async with places:
+            _write(out, await rejudge(episode, build_judge(judge), run.scenarios))
+
+    async with asyncio.TaskGroup() as tasks:
+        for episode in run.episodes():
+            if episode.outcome is not None:
+                tasks.create_task(one(episode))
 
 
 def _write(folder: RunFolder, episode: Episode) -> None:

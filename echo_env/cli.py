@@ -136,7 +136,10 @@ def run(
     scorer: Annotated[str, typer.Option(help="strict, official or paper.")] = "strict",
     recipe: Annotated[str, typer.Option(help="Reward recipe.")] = "epm",
     recipe_option: Annotated[list[str] | None, typer.Option(help="key=value for the recipe. Repeatable.")] = None,
-    judge: Annotated[str | None, typer.Option(help="Another judge than the embedded one.")] = None,
+    backend: Annotated[str, typer.Option(help="The world: embedded, or llm: and a models file or model.")] = "embedded",
+    judge: Annotated[str | None, typer.Option(help="Another judge than the world's own.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Another actor than the world's own.")] = None,
+    director: Annotated[str | None, typer.Option(help="Another director than the world's own.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="key=value for the policy. Repeatable.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Conversations that are live at once.")] = 64,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that is there.")] = False,
@@ -189,7 +192,8 @@ def _run_config(base: dict[str, Any], given: dict[str, Any], policy: str) -> Run
     from echo_env.agents.rollout import RunConfig
 
     top: dict[str, Any] = {k: given[k] for k in ("split", "limit", "episodes", "seed", "batch") if k in given}
-    world: dict[str, Any] = {k: given[k] for k in ("judge", "scorer", "recipe", "max_turns") if k in given}
+    of_world = ("backend", "judge", "actor", "director", "scorer", "recipe", "max_turns")
+    world: dict[str, Any] = {k: given[k] for k in of_world if k in given}
     if given.get("recipe_option"):
         before = base.get("world", {}).get("recipe_options", {})
         world["recipe_options"] = {**before, **key_values(given["recipe_option"])}
