@@ -19,7 +19,6 @@ import warnings
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from datetime import UTC, datetime
 from functools import cache
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from echo_env.errors import missing_extra
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def litellm() -> ModuleType:
+def litellm() -> Any:
     """Import LiteLLM so that it is quiet, and asks nobody on the network.
 
     Raises:
@@ -55,7 +54,7 @@ def _silent() -> Callable[[str], Any] | None:
     try:
         from litellm.litellm_core_utils.litellm_logging import Logging
 
-        class Silent(Logging):
+        class Silent(Logging):  # type: ignore[misc]
             """Keeps no books. What is overridden is all that a successful or failed call does with them."""
 
             def pre_call(self, *args: Any, **kwargs: Any) -> None: ...
