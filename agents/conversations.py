@@ -24,7 +24,7 @@ try:
 except ImportError:  # not on this system
     fcntl = None  # type: ignore[assignment]
 
-from echo_env.agents.rollout import all_or_none
+from echo_env.driving import all_or_none
 from echo_env.errors import RecordError, RoleFailure
 from echo_env.types import Record, Text, Usage
 from echo_env.version import VERSION

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from echo_env.build import WorldConfig, build_judge, recipe_of
+from echo_env.driving import all_or_none
 from echo_env.epm import Scorer
 from echo_env.errors import RecordError, redact
 from echo_env.profiles import Scenario, get_scenario
@@ -47,10 +48,7 @@ async def _rejudge_all(run: RunFolder, out: RunFolder, judge: str) -> None:
         async with places:
             _write(out, await rejudge(episode, build_judge(judge), run.scenarios))
 
-    async with asyncio.TaskGroup() as tasks:
-        for episode in run.episodes():
-            if episode.outcome is not None:
-                tasks.create_task(one(episode))
+    await all_or_none([one(episode) for episode in run.episodes() if episode.outcome is not None])
 
 
 def _write(folder: RunFolder, episode: Episode) -> None:

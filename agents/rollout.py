@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
@@ -17,6 +17,7 @@ from pydantic import Field
 
 from echo_env.agents.replay import reopen
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed, episode_header
+from echo_env.driving import all_or_none
 from echo_env.errors import ConfigError, EchoError, RoleFailure
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
 from echo_env.record import EpisodeWriter, RunFolder, new_header, read_episode
@@ -269,17 +270,6 @@ class _Runner:
 def _seeded(policy: Policy, seed: int) -> Policy:
     """Return the policy as it samples in one conversation, where it makes a difference."""
     return policy.for_episode(seed) if isinstance(policy, SeededPolicy) else policy
-
-
-async def all_or_none(workers: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run workers at once; a bug in one ends them all, and is raised as it is."""
-    tasks = [asyncio.ensure_future(worker) for worker in workers]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _recorded(path: Path) -> Episode | None:
