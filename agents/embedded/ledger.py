@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from echo_env.agents.embedded import chinese
 from echo_env.agents.embedded.encoders import SCALES, Scale, encoder_of
 from echo_env.agents.embedded.language import Sentence, Vec, lexicon, read, stem
 from echo_env.profiles import CLUSTER_OF, Line
@@ -112,7 +113,7 @@ def story_of(profile: JudgeProfile, encoder: str = "wordllama") -> Story:
         threads=_threads(things, np.stack(vectors[: len(things)])),
         where={s: tuple(i) for s, i in where.items()},
         vectors=np.stack(vectors[: len(things)]),
-        vocabulary=frozenset(where) | {stem(w) for w in profile.persona.name.lower().split()},
+        vocabulary=frozenset(where) | _name_stems(profile),
         relations=frozenset(relation_of[w] for w in spoken if w in relation_of)
         | frozenset(r for w in spoken for r in (relation_of.get(w.removesuffix("s")),) if r),
         hurts=np.stack(vectors[len(things) :]),
@@ -120,6 +121,12 @@ def story_of(profile: JudgeProfile, encoder: str = "wordllama") -> Story:
         encoder=encoder,
         scale=SCALES[encoder],
     )
+
+
+def _name_stems(profile: JudgeProfile) -> frozenset[str]:
+    if profile.language == "zh":
+        return read(profile.persona.name, "zh").content
+    return frozenset(stem(w) for w in profile.persona.name.lower().split())
 
 
 def _threads(things: list[Thing], vectors: Vec) -> tuple[frozenset[int], ...]:
@@ -339,7 +346,7 @@ class Ledger:
     def copied(self, sentence: Sentence) -> bool:
         """Whether most of a sentence's runs of four words are the user's own, or nearly all words the newest ones."""
         known = sum(w in self.newest for w in sentence.words)
-        if len(sentence.words) >= 5 and known >= 0.9 * len(sentence.words):
+        if len(sentence.words) >= lexicon(self.language).size(5) and known >= 0.9 * len(sentence.words):
             return True
         runs = grams(sentence.words)
         return len(runs) >= 2 and sum(g in self.grams_heard for g in runs) >= 0.6 * len(runs)
@@ -352,11 +359,14 @@ class Ledger:
 
     def skeleton(self, sentence: Sentence) -> Skeleton:
         """Return a sentence's words with every run of story words, feelings and names made one blank."""
-        feeling_of = lexicon(self.language).feeling_of
+        feeling_of, vocabulary = lexicon(self.language).feeling_of, self.story.vocabulary
         out: list[str] = []
-        for word, st in zip(sentence.words, sentence.stems, strict=True):
-            blank = st in self.story.vocabulary or word in feeling_of
-            if not blank:
+        if self.language == "zh":
+            of_story = chinese.blanked(sentence.words, sentence.stems, vocabulary)
+        else:
+            of_story = [st in vocabulary for st in sentence.stems]
+        for word, blank in zip(sentence.words, of_story, strict=True):
+            if not blank and word not in feeling_of:
                 out.append(word)
             elif not out or out[-1] != "_":
                 out.append("_")

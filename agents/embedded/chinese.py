@@ -1,0 +1,167 @@
+"""Reading Chinese: where words end, what a sentence is about, and vectors of its characters.
+
+There are no spaces to go by and no word list of the language: a text is cut at the longest words that the lexicon knows
+(function words, feelings, people), and what is left are single characters. What a sentence is about is told by pairs of
+neighbouring characters. Vectors are hashed runs of one to three characters; they know no synonyms.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vec = NDArray[np.float32]
+MOST_RUNS = 1 << 18
+"""Runs whose places are kept."""
+DIM = 512
+"""Width of the vectors of `CharacterRuns`."""
+LONGEST_RUN = 3
+"""Characters of the longest run that a vector counts."""
+OWN_FEELING = re.compile(r"我(?:们|自己)?(?:很|真的?|好|也|都|太|非常|特别|觉得|感到|有点|有些|心里)+")
+"""How a speaker begins who talks of their own feelings."""
+CLAUSE = re.compile(r"[，,、：:；;—（）()\s]+")
+FIRST, SECOND = frozenset({"我", "我们", "俺", "咱"}), frozenset({"你", "您", "你们"})
+
+
+def cutter(known: Iterable[str]) -> re.Pattern[str]:
+    """Return what finds the tokens of a text: the longest known words, else numbers, Latin words, single characters."""
+    by_length = sorted({w for w in known if len(w) > 1}, key=lambda w: (-len(w), w))
+    return re.compile("|".join([*map(re.escape, by_length), rf"{_FOREIGN}(?:['.-]{_FOREIGN})*", r"[\u3400-\u9fff]"]))
+
+
+_FOREIGN = r"[^\W_\u3400-\u9fff]+"
+
+
+QUESTION = re.compile(r"(?:[？?]|[吗呢]。?)[\"”’』」）)\s]*$")
+
+
+def owned(tokens: Sequence[str], by: frozenset[str] = SECOND) -> list[str]:
+    """Return the tokens that a text calls somebody's own, the listener's by default: "你哥哥", "你的哥哥"."""
+    found = []
+    for i, token in enumerate(tokens):
+        before = tokens[max(0, i - 2) : i]
+        if before and (before[-1] in by or (before[-1] == "的" and before[0] in by)):
+            found.append(token)
+    return found
+
+
+def is_character(token: str) -> bool:
+    """Whether a token is a single Chinese character."""
+    return len(token) == 1 and "\u3400" <= token <= "\u9fff"
+
+
+def stems_of(clauses: Sequence[Sequence[str]], without: frozenset[str]) -> tuple[str, ...]:
+    """Return what each token of a sentence is about; empty for tokens without content.
+
+    A single character is about itself and the one behind it, the last of a run about the one before it and itself. A
+    word that the lexicon knows is about itself.
+
+    Args:
+        clauses: The tokens, clause by clause: no pair reaches over a comma.
+        without: Tokens without content.
+    """
+    found: list[str] = []
+    for tokens in clauses:
+        open_ = [is_character(t) and t not in without for t in tokens]
+        for i, token in enumerate(tokens):
+            if not open_[i]:
+                found.append("" if token in without else token)
+            elif i + 1 < len(tokens) and open_[i + 1]:
+                found.append(token + tokens[i + 1])
+            else:
+                found.append(tokens[i - 1] + token if i and open_[i - 1] else token)
+    return tuple(found)
+
+
+def blanked(words: Sequence[str], stems: Sequence[str], vocabulary: frozenset[str]) -> list[bool]:
+    """Return which tokens are part of a word of the story: either pair that a character stands in may be."""
+    out = [s in vocabulary for s in stems]
+    for i in range(1, len(words)):
+        before = stems[i - 1]
+        out[i] = out[i] or (before == words[i - 1] + words[i] and before in vocabulary)
+    return out
+
+
+def runs(words: Sequence[str], stems: Sequence[str], without: frozenset[str]) -> list[tuple[str, str]]:
+    """Return the runs of tokens that carry content, each with the token before it.
+
+    Args:
+        words: The tokens of a sentence.
+        stems: What each is about.
+        without: Tokens that end a run though they carry content: verbs, times, feelings.
+    """
+    found: list[tuple[str, str]] = []
+    before, run = "", ""
+    for i, word in enumerate((*words, "")):
+        if word and stems[i] and word not in without:
+            run += word
+            continue
+        if run:
+            found.append((run, before))
+            run = ""
+        before = word
+    return found
+
+
+def own_pairs(run: str) -> set[str]:
+    """Return the pairs of neighbours in a run of characters."""
+    return {run[i : i + 2] for i in range(len(run) - 1)}
+
+
+class CharacterRuns:
+    """Hashed runs of one to three characters, as an `encoders.Encoder`: deterministic, and nothing to load."""
+
+    name = "characters"
+    dim = DIM
+
+    def __init__(self) -> None:
+        self._place_of: dict[str, tuple[int, float]] = {}
+
+    def _place(self, run: str) -> tuple[int, float]:
+        """Return where a run counts, and with which sign and weight."""
+        known = self._place_of.get(run)
+        if known is None:
+            if len(self._place_of) > MOST_RUNS:
+                self._place_of.clear()
+            code = zlib.crc32(run.encode())
+            known = self._place_of[run] = code % DIM, (1.0 if code & 1 << 20 else -1.0) * _WEIGHT[min(len(run), 3)]
+        return known
+
+    def summed(self, word: str) -> Vec:
+        """Return a text's runs, counted, shape (512,)."""
+        vector = np.zeros(DIM, dtype=np.float32)
+        for n in range(1, LONGEST_RUN + 1):
+            for i in range(len(word) - n + 1):
+                at, size = self._place(word[i : i + n])
+                vector[at] += size
+        return vector
+
+    def encode(self, tokens: Sequence[str]) -> Vec:
+        """Return the unit vector of a list of tokens, shape (512,); zeros where there are none."""
+        vector = self.summed("".join(tokens))
+        length = math.sqrt(vector @ vector)
+        return vector / np.float32(length) if length > 0 else vector
+
+    def encode_all(self, lists: Sequence[Sequence[str]]) -> list[Vec]:
+        """Return the vector of each list of tokens."""
+        return [self.encode(tokens) for tokens in lists]
+
+    def spans(self, tokens: Sequence[str], spans: tuple[slice, ...]) -> list[Vec]:
+        """Return the unit vector of each span of a list of tokens."""
+        return [self.encode(tokens[span]) for span in spans]
+
+
+_WEIGHT = {1: 0.5, 2: 1.0, 3: 0.8}
+"""What runs of each length weigh: a pair is most often a word, a single character half of many."""
+
+
+@lru_cache(maxsize=1)
+def characters() -> CharacterRuns:
+    """Return this process's vectors for Chinese."""
+    return CharacterRuns()
