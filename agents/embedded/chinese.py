@@ -38,6 +38,14 @@ def cutter(known: Iterable[str]) -> re.Pattern[str]:
 _FOREIGN = r"[^\W_\u3400-\u9fff]+"
 
 
+QUOTED = re.compile(r"[\u201c\u300c\"][^\u201d\u300d\"]{2,160}[\u201d\u300d\"]")
+TELLS = re.compile(r"[说骂叫喊写]")
+REPORTED = re.compile(
+    r"(?:他们?|她们?|人家|别人|有人|大家|谁|妈妈?|爸爸?|老板|领导|医生)[^，。！？；：]{0,8}(?:说|骂|叫|喊|觉得|认为|以为|要)[^，。！？；]*"
+    r"|你(?:说|说过|想过|觉得|以为|骂自己|想)[^，。！？；]*"
+)
+"""What a reply says that somebody said, thought or felt."""
+ASKS = re.compile(r"\W*(?:那|所以)?(?:你|您)?(?:是不是|有没有|会不会|什么|怎么|为什么|谁|哪|几时).*[？?]\W*$")
 QUESTION = re.compile(r"(?:[？?]|[吗呢]。?)[\"”’』」）)\s]*$")
 
 
@@ -88,30 +96,26 @@ def blanked(words: Sequence[str], stems: Sequence[str], vocabulary: frozenset[st
     return out
 
 
-def runs(words: Sequence[str], stems: Sequence[str], without: frozenset[str]) -> list[tuple[str, str]]:
-    """Return the runs of tokens that carry content, each with the token before it.
+def stretch(words: Sequence[str], stems: Sequence[str], own: Sequence[bool], longest: int) -> tuple[int, str]:
+    """Return the stretch of a clause that tells most, and how many of its tokens tell something.
+
+    It begins and ends where a run of content does, and is as short as it can be.
 
     Args:
-        words: The tokens of a sentence.
+        words: The tokens of a clause.
         stems: What each is about.
-        without: Tokens that end a run though they carry content: verbs, times, feelings.
+        own: Whether that is something of this person's own.
+        longest: Characters that it may have.
     """
-    found: list[tuple[str, str]] = []
-    before, run = "", ""
-    for i, word in enumerate((*words, "")):
-        if word and stems[i] and word not in without:
-            run += word
-            continue
-        if run:
-            found.append((run, before))
-            run = ""
-        before = word
-    return found
-
-
-def own_pairs(run: str) -> set[str]:
-    """Return the pairs of neighbours in a run of characters."""
-    return {run[i : i + 2] for i in range(len(run) - 1)}
+    starts = [i for i, s in enumerate(stems) if s and (i == 0 or not stems[i - 1])]
+    ends = [i for i, s in enumerate(stems) if s and (i + 1 == len(stems) or not stems[i + 1])]
+    best = (0, 0, "")
+    for i in starts:
+        for j in ends:
+            text = "".join(words[i : j + 1])
+            if 2 <= len(text) <= longest:
+                best = max(best, (sum(own[i : j + 1]), -len(text), text))
+    return best[0], best[2]
 
 
 class CharacterRuns:

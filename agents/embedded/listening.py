@@ -32,6 +32,8 @@ _MIRROR = {
     "my": "your", "our": "your", "a": "the", "an": "the", "this": "that", "these": "those", "no": "the", "every": "the",
     "each": "the",
 }  # fmt: skip
+LONGEST_QUOTE = 10
+"""Characters of a Chinese quotation."""
 Matrix = NDArray[np.float64]
 
 
@@ -95,17 +97,15 @@ def _phrases(sentence: Sentence, language: str = "en") -> list[str]:
 
 
 def _quotes(sentence: Sentence) -> list[str]:
-    """Return what a Chinese sentence speaks of, in its own words and in quotation marks, most telling first.
-
-    Runs of characters with content between verbs and function words; best those behind a measure word or "的".
-    """
+    """Return what a Chinese sentence speaks of: a stretch of each clause in quotation marks, most telling first."""
     lex = lexicon("zh")
-    found: list[tuple[float, str]] = []
-    for run, before in chinese.runs(sentence.words, sentence.stems, lex.verbs | lex.times | lex.emotional):
-        own = chinese.own_pairs(run) - lex.everyday
-        rank = min(4, len(run)) + 1.5 * (before in lex.determiners) + 0.5 * (before == "的") + 2.0 * bool(own)
-        if 2 <= len(run) <= 8 and run not in lex.relation_of:
-            found.append((rank, f"\u201c{run}\u201d"))
+    found: list[tuple[int, str]] = []
+    for clause in chinese.CLAUSE.split(sentence.text.rstrip("。！？!?…”")):
+        said = read_sentence(clause, "zh")
+        own = [bool(s) and s in said.content and s not in lex.everyday for s in said.stems]
+        told, stretch = chinese.stretch(said.words, said.stems, own, LONGEST_QUOTE)
+        if told:
+            found.append((told, f"\u201c{stretch}\u201d"))
     return [phrase for _, phrase in sorted(found, key=lambda f: -f[0])]
 
 
