@@ -292,9 +292,13 @@ HAND_WRITTEN: dict[str, str] = {"benchmark": "benchmark", "benchmark-zh": "bench
 """Splits of hand-written scenarios, and the folder of each under `sim_profiles/`."""
 
 
-@lru_cache(maxsize=4)
 def benchmark(split: str = "benchmark") -> dict[str, Scenario]:
     """Return a hand-written split's scenarios by id, in the order of their ids."""
+    return _hand_written(split)
+
+
+@lru_cache(maxsize=4)
+def _hand_written(split: str) -> dict[str, Scenario]:
     files = sorted((data_root() / HAND_WRITTEN[split]).glob("*.yaml"))
     return {s.id: s for s in (load_scenario(f) for f in files)}
 
