@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 Vec = NDArray[np.float32]
 MOST_RUNS = 1 << 18
 """Runs whose places are kept."""
-DIM = 512
+DIM = 1024
 """Width of the vectors of `CharacterRuns`."""
 LONGEST_RUN = 3
 """Characters of the longest run that a vector counts."""
@@ -138,7 +138,7 @@ class CharacterRuns:
         return known
 
     def summed(self, word: str) -> Vec:
-        """Return a text's runs, counted, shape (512,)."""
+        """Return a text's runs, counted, shape (1024,)."""
         vector = np.zeros(DIM, dtype=np.float32)
         for n in range(1, LONGEST_RUN + 1):
             for i in range(len(word) - n + 1):
@@ -147,7 +147,7 @@ class CharacterRuns:
         return vector
 
     def encode(self, tokens: Sequence[str]) -> Vec:
-        """Return the unit vector of a list of tokens, shape (512,); zeros where there are none."""
+        """Return the unit vector of a list of tokens, shape (1024,); zeros where there are none."""
         vector = self.summed("".join(tokens))
         length = math.sqrt(vector @ vector)
         return vector / np.float32(length) if length > 0 else vector

@@ -237,8 +237,8 @@ def _read_chinese(text: str, lex: Lexicon) -> Sentence:
     stems = chinese.stems_of(clauses, lex.hollow)
     stems = tuple([lex.says[lex.relation_of[s]] if s in lex.relation_of else s for s in stems])
     felt = [(lex.feeling_of[w], c[max(0, i - 4) : i]) for c in clauses for i, w in enumerate(c) if w in lex.feeling_of]
-    denied = frozenset(feeling for feeling, before in felt if not lex.negators.isdisjoint(before))
-    voiced = frozenset(feeling for feeling, _ in felt) - denied
+    voiced = frozenset(feeling for feeling, before in felt if lex.negators.isdisjoint(before))
+    denied = frozenset(feeling for feeling, _ in felt) - voiced
     own = bool(voiced) and chinese.SECOND.isdisjoint(tokens) and chinese.OWN_FEELING.search(text) is not None
     return Sentence(
         text=text,

@@ -176,7 +176,8 @@ def _echoes(words: tuple[str, ...], language: str) -> tuple[frozenset[str], froz
     """Words and runs of four words of a sentence of the user's, as they stand and seen from the listener's side."""
     mirror = lexicon(language).mirror
     turned = tuple([mirror.get(w, w) for w in words])
-    return frozenset(words + turned), frozenset(grams(words) | grams(turned))
+    run = lexicon(language).size(4)
+    return frozenset(words + turned), frozenset(grams(words, run) | grams(turned, run))
 
 
 @dataclass(slots=True)
@@ -346,10 +347,13 @@ class Ledger:
     def copied(self, sentence: Sentence) -> bool:
         """Whether most of a sentence's runs of four words are the user's own, or nearly all words the newest ones."""
         known = sum(w in self.newest for w in sentence.words)
-        if len(sentence.words) >= lexicon(self.language).size(5) and known >= 0.9 * len(sentence.words):
-            return True
-        runs = grams(sentence.words)
-        return len(runs) >= 2 and sum(g in self.grams_heard for g in runs) >= 0.6 * len(runs)
+        size = lexicon(self.language).size
+        runs = grams(sentence.words, size(4))
+        heard = sum(g in self.grams_heard for g in runs)
+        if len(sentence.words) >= size(5) and known >= 0.9 * len(sentence.words):
+            # nearly any sentence is made of characters that stand in another: in Chinese some of their order must be the same
+            return self.language == "en" or heard >= 0.3 * len(runs)
+        return len(runs) >= 2 and heard >= 0.6 * len(runs)
 
     def repeats(self, sentence: Sentence, skeleton: Skeleton) -> int:
         """Return how often a sentence, or the template behind it, was used in earlier turns."""
@@ -378,6 +382,6 @@ class Ledger:
         self.skeletons.update(set().union(*[s.runs for s in skeletons]))
 
 
-def grams(tokens: list[str] | tuple[str, ...]) -> set[str]:
+def grams(tokens: list[str] | tuple[str, ...], run: int = 4) -> set[str]:
     """Return the runs of four words, each as one string: strings cost the garbage collector nothing."""
-    return {" ".join(tokens[i : i + 4]) for i in range(len(tokens) - 3)}
+    return {" ".join(tokens[i : i + run]) for i in range(len(tokens) - run + 1)}
