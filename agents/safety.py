@@ -184,7 +184,7 @@ class SafetyGate:
 def _own_words(text: str, language: str) -> str:
     """Return a lower-cased text without what it says that somebody said, thought or felt."""
     if language == "zh":
-        return chinese.REPORTED.sub(" ", chinese.QUOTED.sub(" ", text) if chinese.TELLS.search(text) else text)
+        return chinese.REPORTED.sub(" ", chinese.QUOTED.sub(" ", text))
     return _REPORTED.sub(" ", _QUOTED.sub(" ", text) if _TELLS.search(text) else text)
 
 

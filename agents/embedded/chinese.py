@@ -39,12 +39,11 @@ _FOREIGN = r"[^\W_\u3400-\u9fff]+"
 
 
 QUOTED = re.compile(r"[\u201c\u300c\"][^\u201d\u300d\"]{2,160}[\u201d\u300d\"]")
-TELLS = re.compile(r"[说骂叫喊写]")
 REPORTED = re.compile(
     r"(?:他们?|她们?|人家|别人|有人|大家|谁|妈妈?|爸爸?|老板|领导|医生)[^，。！？；：]{0,8}(?:说|骂|叫|喊|觉得|认为|以为|要)[^，。！？；]*"
     r"|你(?:说|说过|想过|觉得|以为|骂自己|想)[^，。！？；]*"
 )
-"""What a reply says that somebody said, thought or felt."""
+"""What a reply says that somebody said, thought or felt; `QUOTED` is what it quotes."""
 ASKS = re.compile(r"\W*(?:那|所以)?(?:你|您)?(?:是不是|有没有|会不会|什么|怎么|为什么|谁|哪|几时).*[？?]\W*$")
 QUESTION = re.compile(r"(?:[？?]|[吗呢]。?)[\"”’』」）)\s]*$")
 

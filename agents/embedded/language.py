@@ -297,9 +297,13 @@ def joined(parts: Iterable[str], language: str = "en") -> str:
     return ("" if language == "zh" else " ").join(parts)
 
 
-def called(name: str, language: str = "en") -> str:
-    """Return how a language calls a feeling or a relation."""
-    return lexicon(language).says.get(name, name)
+def called(name: str, language: str = "en", by: str = "") -> str:
+    """Return how a language calls a feeling or a relation: in the word of the text `by`, where one stands there."""
+    lex = lexicon(language)
+    if not lex.says:
+        return name
+    said = (w for w in words(by, language) if name in (lex.feeling_of.get(w), lex.relation_of.get(w)))
+    return next(said, lex.says.get(name, name))
 
 
 @lru_cache(maxsize=1 << 10)

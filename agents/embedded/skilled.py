@@ -79,7 +79,7 @@ class Listener:
         language = self.observation.language
         said = "what you said" if language == "en" else "你说的这些"
         found = heard.phrases or tuple(noun_phrases(self.observation.user, language)) or (said,)
-        it, feeling = _pointing(found, spare, language), called(feeling, language)
+        it, feeling = _pointing(found, spare, language), called(feeling, language, heard.text)
         bank = list(phrases(language)[move])
         random.Random(f"{self.seed}:{move}:{self.observation.messages[0].text}").shuffle(bank)
         text = bank[(self.turn + k * (len(bank) // 2)) % len(bank)].format(
