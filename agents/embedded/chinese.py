@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from functools import lru_cache
 
 import numpy as np
@@ -63,7 +63,7 @@ def is_character(token: str) -> bool:
     return len(token) == 1 and "\u3400" <= token <= "\u9fff"
 
 
-def stems_of(clauses: Sequence[Sequence[str]], without: frozenset[str]) -> tuple[str, ...]:
+def stems_of(clauses: Sequence[Sequence[str]], without: frozenset[str], whole: Set[str]) -> tuple[str, ...]:
     """Return what each token of a sentence is about; empty for tokens without content.
 
     A single character is about itself and the one behind it, the last of a run about the one before it and itself. A
@@ -72,10 +72,11 @@ def stems_of(clauses: Sequence[Sequence[str]], without: frozenset[str]) -> tuple
     Args:
         clauses: The tokens, clause by clause: no pair reaches over a comma.
         without: Tokens without content.
+        whole: Words of one character, which are about themselves.
     """
     found: list[str] = []
     for tokens in clauses:
-        open_ = [is_character(t) and t not in without for t in tokens]
+        open_ = [is_character(t) and t not in without and t not in whole for t in tokens]
         for i, token in enumerate(tokens):
             if not open_[i]:
                 found.append("" if token in without else token)
@@ -95,7 +96,9 @@ def blanked(words: Sequence[str], stems: Sequence[str], vocabulary: frozenset[st
     return out
 
 
-def stretch(words: Sequence[str], stems: Sequence[str], own: Sequence[bool], longest: int) -> tuple[int, str]:
+def stretch(
+    words: Sequence[str], stems: Sequence[str], own: Sequence[bool], openers: Set[str], longest: int
+) -> tuple[int, str]:
     """Return the stretch of a clause that tells most, and how many of its tokens tell something.
 
     It begins and ends where a run of content does, and is as short as it can be.
@@ -104,6 +107,7 @@ def stretch(words: Sequence[str], stems: Sequence[str], own: Sequence[bool], lon
         words: The tokens of a clause.
         stems: What each is about.
         own: Whether that is something of this person's own.
+        openers: Tokens that may stand before a run of content: "那张".
         longest: Characters that it may have.
     """
     starts = [i for i, s in enumerate(stems) if s and (i == 0 or not stems[i - 1])]
@@ -111,10 +115,19 @@ def stretch(words: Sequence[str], stems: Sequence[str], own: Sequence[bool], lon
     best = (0, 0, "")
     for i in starts:
         for j in ends:
-            text = "".join(words[i : j + 1])
+            text = "".join(words[i - (i > 0 and words[i - 1] in openers) : j + 1])
             if 2 <= len(text) <= longest:
                 best = max(best, (sum(own[i : j + 1]), -len(text), text))
     return best[0], best[2]
+
+
+def quoted_apart(text: str) -> list[tuple[str, bool]]:
+    """Return the parts of a text, and whether each stands in quotation marks."""
+    parts, at = [], 0
+    for found in QUOTED.finditer(text):
+        parts += [(text[at : found.start()], False), (found.group(), True)]
+        at = found.end()
+    return [(part, quoted) for part, quoted in [*parts, (text[at:], False)] if part]
 
 
 class CharacterRuns:

@@ -116,7 +116,7 @@ def _hollow(data: dict[str, Any]) -> frozenset[str]:
 def _known(data: dict[str, Any]) -> list[str]:
     """Return all words that stand anywhere in a lexicon."""
     lists = [*data["feelings"].values(), *data["relations"].values(), data["vague"], data["negators"], data["mirror"]]
-    texts = [data[kind] for kind in ("stopwords", "determiners", "verbs", "times", "words")]
+    texts = [data[kind] for kind in ("stopwords", "determiners", "verbs", "times", "words", "whole")]
     return [*(form for forms in lists for form in forms), *(word for text in texts for word in text.split())]
 
 
@@ -234,7 +234,7 @@ def _read_chinese(text: str, lex: Lexicon) -> Sentence:
     """Read one Chinese sentence: a denial, a relation, a pair of characters does not reach over a comma."""
     clauses = [lex.word.findall(part) for part in chinese.CLAUSE.split(plain(text)) if part]
     tokens = tuple([token for clause in clauses for token in clause])
-    stems = chinese.stems_of(clauses, lex.hollow)
+    stems = chinese.stems_of(clauses, lex.hollow, lex.relation_of.keys() | lex.feeling_of.keys())
     stems = tuple([lex.says[lex.relation_of[s]] if s in lex.relation_of else s for s in stems])
     felt = [(lex.feeling_of[w], c[max(0, i - 4) : i]) for c in clauses for i, w in enumerate(c) if w in lex.feeling_of]
     voiced = frozenset(feeling for feeling, before in felt if lex.negators.isdisjoint(before))

@@ -15,7 +15,7 @@ import numpy as np
 
 from echo_env.agents.embedded import chinese
 from echo_env.agents.embedded.encoders import SCALES, Scale, encoder_of
-from echo_env.agents.embedded.language import Sentence, Vec, lexicon, read, stem
+from echo_env.agents.embedded.language import Sentence, Vec, lexicon, read, read_sentence, stem
 from echo_env.profiles import CLUSTER_OF, Line
 from echo_env.roles import JudgeProfile, chapter_of
 from echo_env.types import AXES, Axis
@@ -366,10 +366,10 @@ class Ledger:
         feeling_of, vocabulary = lexicon(self.language).feeling_of, self.story.vocabulary
         out: list[str] = []
         if self.language == "zh":
-            of_story = chinese.blanked(sentence.words, sentence.stems, vocabulary)
+            of_story = _chinese_blanks(sentence.text, vocabulary)
         else:
-            of_story = [st in vocabulary for st in sentence.stems]
-        for word, blank in zip(sentence.words, of_story, strict=True):
+            of_story = [(w, st in vocabulary) for w, st in zip(sentence.words, sentence.stems, strict=True)]
+        for word, blank in of_story:
             if not blank and word not in feeling_of:
                 out.append(word)
             elif not out or out[-1] != "_":
@@ -380,6 +380,17 @@ class Ledger:
         """Take in the companion's sentences of one turn, after they were judged."""
         self.said.update({s.words for s in sentences})
         self.skeletons.update(set().union(*[s.runs for s in skeletons]))
+
+
+@lru_cache(maxsize=1 << 12)
+def _chinese_blanks(text: str, vocabulary: frozenset[str]) -> list[tuple[str, bool]]:
+    """Return the tokens of a Chinese sentence, and which are the story's: a quotation of it as a whole."""
+    found: list[tuple[str, bool]] = []
+    for part, quoted in chinese.quoted_apart(text):
+        said = read_sentence(part, "zh")
+        of_story = chinese.blanked(said.words, said.stems, vocabulary)
+        found += [(word, blank or (quoted and any(of_story))) for word, blank in zip(said.words, of_story, strict=True)]
+    return found
 
 
 def grams(tokens: list[str] | tuple[str, ...], run: int = 4) -> set[str]:

@@ -103,7 +103,7 @@ def _quotes(sentence: Sentence) -> list[str]:
     for clause in chinese.CLAUSE.split(sentence.text.rstrip("。！？!?…”")):
         said = read_sentence(clause, "zh")
         own = [bool(s) and s in said.content and s not in lex.everyday for s in said.stems]
-        told, stretch = chinese.stretch(said.words, said.stems, own, LONGEST_QUOTE)
+        told, stretch = chinese.stretch(said.words, said.stems, own, lex.determiners, LONGEST_QUOTE)
         if told:
             found.append((told, f"\u201c{stretch}\u201d"))
     return [phrase for _, phrase in sorted(found, key=lambda f: -f[0])]
