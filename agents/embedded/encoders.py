@@ -67,7 +67,9 @@ SCALES: dict[str, Scale] = {
     "minilm": Scale(
         alike=0.518, hurts=0.573, surely_hurts=0.838, harm_least=0.209, cued_least=0.153, listening=0.565, sampled=1
     ),
-    "characters": Scale(alike=0.3, hurts=0.4, surely_hurts=0.7, harm_least=0.2, cued_least=0.15, sampled=1),
+    "characters": Scale(
+        alike=0.233, hurts=0.309, surely_hurts=0.717, harm_least=0.304, cued_least=0.231, listening=0.589, sampled=1
+    ),
 }
 
 
