@@ -85,7 +85,7 @@ class _Side:
 
     reader: Reader
     lean: Vec
-    """Shape (256,): the direction from harmless to harmful sentences."""
+    """Shape (encoder's width,): the direction from harmless to harmful sentences."""
     pulls: dict[str, tuple[float, float]]
     """Word -> its share of a sentence's leaning, and the square of its vector's length."""
 
@@ -95,7 +95,7 @@ class _Side:
         The words' vectors count as if they stood at right angles to each other.
         """
         if self.reader.encoder.name == "characters":
-            return float(self.reader.encoder.encode(tokens) @ self.lean)
+            return float(self.reader.encoder.encode(list(tokens)) @ self.lean)
         towards = size = 0.0
         for word in tokens:
             known = self.pulls.get(word)
@@ -124,7 +124,9 @@ class SafetyGate:
         self.language = language
         self._sides: dict[Side, _Side] = {
             "user": _fitted("user", rules.user, rules.harmless_user, language),
-            "companion": _fitted("companion", rules.companion, (*rules.harmless_companion, *_ordinary(language)), language),
+            "companion": _fitted(
+                "companion", rules.companion, (*rules.harmless_companion, *_ordinary(language)), language
+            ),
         }
         self._idioms = _any_of(rules.idioms)
         self._fiction = _any_of(rules.fiction)
@@ -173,7 +175,7 @@ class SafetyGate:
         if side == "companion":
             kept = _own_words(kept, self.language)
         shown = rules.reader.shown(kept, list(words(kept, self.language)))
-        if side == "companion" and (chinese.ASKS if self.language == "zh" else _ASKS).match(kept):
+        if side == "companion" and (chinese.ASKING if self.language == "zh" else _ASKS).match(kept):
             shown = {kind: score for kind, score in shown.items() if kind in _EVEN_AS_QUESTIONS}
         if not shown:
             return None

@@ -112,7 +112,7 @@ def run(
         list[str] | None, typer.Option(help="Registered name, module:attribute, or a local model folder. Repeatable.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; options given here win.")] = None,
-    split: Annotated[str, typer.Option(help="benchmark, train or dev.")] = "benchmark",
+    split: Annotated[str, typer.Option(help="benchmark, benchmark-zh, train or dev.")] = "benchmark",
     scenario: Annotated[
         list[str] | None, typer.Option(help="Ids or YAML files, in place of a split. Repeatable.")
     ] = None,
@@ -318,7 +318,7 @@ def check(files: Annotated[list[Path], typer.Argument(help="Scenario files.")]) 
 @app.command()
 def play(
     scenario: Annotated[str | None, typer.Option(help="Id or YAML file; else one is drawn by the seed.")] = None,
-    split: Annotated[str, typer.Option(help="benchmark, train or dev.")] = "benchmark",
+    split: Annotated[str, typer.Option(help="benchmark, benchmark-zh, train or dev.")] = "benchmark",
     seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
     hide: Annotated[bool, typer.Option("--hide", help="Hide the EPM line under each reply.")] = False,
     policy: Annotated[str | None, typer.Option(help="Watch a policy in place of typing yourself.")] = None,

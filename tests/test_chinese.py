@@ -243,14 +243,17 @@ def net(found: Judgement, axis: Axis) -> int:
     return found.levels[k] + found.levels[k + 1]
 
 
-PAIRS = yaml.safe_load((Path(__file__).parent / "goldens" / "pairs_zh.yaml").read_text(encoding="utf-8"))
+GOLDENS = Path(__file__).parent / "goldens"
+PAIRS, FRESH = (
+    yaml.safe_load((GOLDENS / f"{name}.yaml").read_text(encoding="utf-8")) for name in ("pairs_zh", "pairs_zh_fresh")
+)
+Verdict = tuple[Axis, Judgement, Judgement]
+"""An axis, what the good reply got, and what the bad one got."""
 
 
-@pytest.fixture(scope="module")
-def verdicts() -> list[tuple[Axis, Judgement, Judgement]]:
-    """(axis, what the good reply got, what the bad one got) for each pair."""
+def judge_pairs(pairs: list[tuple[str, str, Axis, str, str]]) -> list[Verdict]:
     found = []
-    for name, line, axis, good, bad in PAIRS:
+    for name, line, axis, good, bad in pairs:
         person = get_scenario(f"zh-{name}")
         profile = first_for(profiles_of(person)[1], axis)
         say = dict(person.items())[line].say
@@ -258,17 +261,29 @@ def verdicts() -> list[tuple[Axis, Judgement, Judgement]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def verdicts() -> list[Verdict]:
+    return judge_pairs(PAIRS)
+
+
 @pytest.mark.parametrize("axis", AXES)
-def test_what_to_say_beats_what_not_to_say(axis: Axis, verdicts: list[tuple[Axis, Judgement, Judgement]]) -> None:
+def test_what_to_say_beats_what_not_to_say(axis: Axis, verdicts: list[Verdict]) -> None:
     mine = [(good, bad) for of, good, bad in verdicts if of == axis]
     assert len(mine) == 16
     assert sum(net(good, axis) > net(bad, axis) for good, bad in mine) >= 10
 
 
-def test_most_bad_replies_do_harm_and_most_good_ones_none(verdicts: list[tuple[Axis, Judgement, Judgement]]) -> None:
+def test_most_bad_replies_do_harm_and_most_good_ones_none(verdicts: list[Verdict]) -> None:
     assert sum(sum(bad.levels[1::2]) < 0 for _, _, bad in verdicts) >= 0.6 * len(verdicts)
     assert sum(sum(good.levels[1::2]) < 0 for _, good, _ in verdicts) <= 0.2 * len(verdicts)
     assert sum(sum(good.levels) > sum(bad.levels) for _, good, bad in verdicts) >= 0.7 * len(verdicts)
+
+
+def test_pairs_of_later_on_hold_as_well() -> None:
+    found = judge_pairs(FRESH)
+    assert len(found) == 30
+    assert sum(net(good, axis) > net(bad, axis) for axis, good, bad in found) >= 24
+    assert sum(sum(bad.levels[1::2]) < 0 for _, _, bad in found) >= 18
 
 
 HARM = {
@@ -370,7 +385,9 @@ def test_the_gate_flags_next_to_nothing_of_the_stories_and_of_the_companion() ->
     said = [line.say for s in THIRTY for line in s.lines()]
     flagged = [text for text in said if gate("zh").check(text)]
     assert len(flagged) <= 0.01 * len(said), flagged
-    own = [p.format(it="“那张桌子”", feeling="难过", earlier="“那封信”") for bank in phrases("zh").values() for p in bank]
+    own = [
+        p.format(it="“那张桌子”", feeling="难过", earlier="“那封信”") for bank in phrases("zh").values() for p in bank
+    ]
     assert [text for text in own if gate("zh").check(text, "companion")] == []
 
 

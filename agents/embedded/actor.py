@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from echo_env.agents.embedded import chinese
 from echo_env.agents.embedded.answers import (
     best_line,
     family_asked,
@@ -39,9 +40,7 @@ LEADS = 0.2
 """How often a person says that there is more before they tell it."""
 
 _ASKS = re.compile(
-    r"\b(what (should|can|do|would) (i|you) do\b|any (advice|ideas)|how (do|can|should) i\b|help me)"
-    r"|我(该|应该|到底该|能|要)(怎么|做什么|从哪)|(给我|有没有|有什么)(什么|点|个)?(建议|办法|主意)|教教我|帮帮我|帮我想",
-    re.IGNORECASE,
+    r"\b(what (should|can|do|would) (i|you) do\b|any (advice|ideas)|how (do|can|should) i\b|help me)", re.IGNORECASE
 )
 
 
@@ -124,7 +123,7 @@ class EmbeddedActor:
             relations=_relations(profile),
             earlier=frozenset(self._companion),
             story=_story(profile),
-            wants_advice=profile.wants_help or bool(_ASKS.search(self._last)),
+            wants_advice=profile.wants_help or bool(_ASKS.search(self._last) or chinese.ASKS_ADVICE.search(self._last)),
             language=profile.language,
         )
         appraisal = appraise(reply, moment)
@@ -239,7 +238,7 @@ class EmbeddedActor:
         if item in heart.told:
             about = _own(line.about)
             if other is not None and other[0] in heart.told:
-                about = f"{about}{'，还有' if self._language == 'zh' else ', and '}{_own(other[1].about)}"
+                about = f"{about}{chinese.AND if self._language == 'zh' else ', and '}{_own(other[1].about)}"
             kind = "told_of" if name else "told_before"
             return _Answer([self._pick(profile, kind, about=about, name=name)], repeats=True)
         if heart.trust < NEEDS_TRUST[chapter_of(item)] - 0.15:
@@ -303,14 +302,13 @@ class EmbeddedActor:
 
     def _reword(self, message: str) -> str:
         if self._language == "zh":
-            return self._random.choice(_CHINESE_OPENERS) + message
+            return self._random.choice(chinese.OPENERS) + message
         first = message.split()[0].lower().rstrip(".,!?:;")
         plain_word = first in lexicon(self._language).stopwords and not re.match(r"i\b", first)
         return f"{self._random.choice(_OPENERS)} {message[:1].lower() + message[1:] if plain_word else message}"
 
 
 _OPENERS = ("Well,", "Anyway,", "So,", "As I said,", "Still,", "Honestly,", "Again,", "Look,", "I don't know,", "But")
-_CHINESE_OPENERS = ("唉，", "总之，", "嗯，", "我还是想说，", "说实话，", "反正，", "怎么说呢，", "真的，", "再说一遍吧，", "其实，")
 
 
 def _first_heart(profile: ActorProfile) -> _Heart:

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from echo_env.agents.embedded.encoders import SCALES, Encoder, Scale, encoder_for, encoder_of
+from echo_env.agents.embedded import chinese
+from echo_env.agents.embedded.encoders import SCALES, Encoder, Scale, encoder_of
 from echo_env.agents.embedded.language import Vec, lexicon, plain, words
 from echo_env.errors import ScenarioError
 from echo_env.rubrics import read_rubric, rubric_path
@@ -133,10 +134,7 @@ class Cues:
 
 _DENIED = re.compile(r"(\bnot|n't|\bnever|\bwithout|\bno reason to) (?:\w+ ){0,4}$")
 """A denial shortly before a harmful cue: "I don't think you should give up"."""
-_DISOWNED = re.compile(
-    r"(i|we)( do not|'d never| don't| won't| wouldn't| can't| will not| would not)\b"
-    r"|我(们)?(不会|不想|不打算|没打算|绝不|可不|不是要|并不是)(?!是)"
-)
+_DISOWNED = re.compile(r"(i|we)( do not|'d never| don't| won't| wouldn't| can't| will not| would not)\b")
 """How a speaker begins who says what they will not say: "I won't tell you what you must do". On axis C it may be the
 harm itself: "I don't think it happened like that"."""
 _TOKEN = re.compile(r"[a-z]+?(?=n't)|[a-z]+")
@@ -223,7 +221,9 @@ class Reader:
         lowered = plain(text)
         vector, rows, sizes, cued = self._features(lowered, blanked)
         scores = vector @ self.weights[: len(vector)] + sizes @ self.weights.take(rows, axis=0)
-        found = self._decided(scores.tolist(), cued, _DISOWNED.match(lowered) is not None)
+        found = self._decided(
+            scores.tolist(), cued, (_DISOWNED.match(lowered) or chinese.DISOWNED.match(lowered)) is not None
+        )
         return {act: score for act, score in found.items() if not self.denied(act, lowered)}
 
     def denied(self, act: str, lowered: str) -> bool:

@@ -27,27 +27,25 @@ def is_open(asked: str, language: str = "en") -> bool:
     return cue("open", language).search(asked) is not None
 
 
-_PLACE = re.compile(
-    r"\b(?:in|near|from|of) ((?:[A-Z][\w'-]+)(?:,? [A-Z][\w'-]+)*)|, ([A-Z][\w'-]+)$"
-    r"|^(?:在|家住|住在)?([\u4e00-\u9fff]{1,6}?(?:省|市|县|镇|村|岛))"
-)
+_PLACE = re.compile(r"\b(?:in|near|from|of) ((?:[A-Z][\w'-]+)(?:,? [A-Z][\w'-]+)*)|, ([A-Z][\w'-]+)$")
 
 
 def place_of(job: str) -> str:
     """Return the place that a job's description names; empty where it names none."""
-    found = list(_PLACE.finditer(job))
+    found = [*_PLACE.finditer(job), *chinese.PLACE.finditer(job)]
     return next(filter(None, found[-1].groups())) if found else ""
 
 
 _FAMILY_ASKED = (
     (
-        re.compile(r"\b(married|single|divorced|relationship|seeing|partner|wife|husband)\b|结婚|成家|离婚|单身|对象|伴侣|爱人"),
+        re.compile(r"\b(married|single|divorced|relationship|seeing|partner|wife|husband)\b"),
         ("wife", "husband", "partner"),
     ),
-    (re.compile(r"\b(child|children|kids?|sons?|daughters?)\b(?<!only child)|孩子|儿子|女儿|子女|儿女"), ("son", "daughter")),
-    (re.compile(r"\b(brothers?|sisters?|siblings?|only child)\b|兄弟|姐妹|哥哥|弟弟|姐姐|妹妹|独生"), ("brother", "sister")),
-    (re.compile(r"\b(parents|mother|father|mum|mom|dad)\b|父母|爸妈|妈妈|爸爸|母亲|父亲"), ("mother", "father")),
-    (re.compile(r"\bpets?\b|宠物"), ("dog", "cat")),
+    (re.compile(r"\b(child|children|kids?|sons?|daughters?)\b(?<!only child)"), ("son", "daughter")),
+    (re.compile(r"\b(brothers?|sisters?|siblings?|only child)\b"), ("brother", "sister")),
+    (re.compile(r"\b(parents|mother|father|mum|mom|dad)\b"), ("mother", "father")),
+    (re.compile(r"\bpets?\b"), ("dog", "cat")),
+    *chinese.FAMILY_ASKED,
     (re.compile(r""), ("wife", "husband", "partner", "son", "daughter", "mother", "father", "sister", "brother")),
 )
 
@@ -57,7 +55,7 @@ def family_asked(profile: ActorProfile, asked: str) -> str:
 
     Whether somebody lives, or lives with them, no profile says; such a question gets no name.
     """
-    if re.search(r"\b(alive|living|live)\b|健在|在世|一起住|独居|一个人住", asked):
+    if re.search(r"\b(alive|living|live)\b", asked) or chinese.LIVES_ASKED.search(asked):
         return ""
     own = _own_family(profile)
     kinds = next(kinds for pattern, kinds in _FAMILY_ASKED if pattern.search(asked))
@@ -156,14 +154,13 @@ def best_line(profile: ActorProfile, question: Reading, told: Container[str]) ->
 
 _WHO = re.compile(
     r"^(?:so |and )?(?:who|what) (?:is|are|was) (?:this |that )?([A-Z]\w+)(?: to you)?\s*\?"
-    r"|^how do you know ([A-Z]\w+)\s*\?|^tell me (?:more )?about ([A-Z]\w+)[.?!]"
-    r"|^(?:那|那么)?([\u4e00-\u9fff]{2,4}?)(?:到底)?是(?:你的?)?(?:谁|什么人)[？?]|^谁是([\u4e00-\u9fff]{2,4})[？?]", re.IGNORECASE,
+    r"|^how do you know ([A-Z]\w+)\s*\?|^tell me (?:more )?about ([A-Z]\w+)[.?!]", re.IGNORECASE,
 )  # fmt: skip
 
 
 def name_asked(question: Reading) -> str:
     """Return the name of somebody whom a question asks about ("Who is Moira?"); empty where it asks about none."""
-    found = _WHO.search(question.text)
+    found = _WHO.search(question.text) or chinese.WHO_ASKED.search(question.text)
     name = next(filter(None, found.groups()), "") if found else ""
     return name if name[:1].isupper() or name[:1] > "\u3400" else ""
 

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from echo_env.agents.embedded import chinese
 from echo_env.agents.embedded.answers import personal_fact
 from echo_env.agents.embedded.cues import cue
 from echo_env.agents.embedded.language import Reading, Sentence, lexicon, plain, read, voiced_feelings, words
@@ -24,10 +25,9 @@ Kind = Literal[
 
 _DENIED = re.compile(
     r"(\bnot|n't|\bnever|\bno)( \w+){0,3} $|\b(say|says|said|tell|tells|told|think|thinks|call|calls) $"
-    r"|(不|没|没有|不是|别|哪里)[^，。！？]{0,3}$|(他们?|她们?|别人|谁|人家)[^，。！？]{0,3}(说|觉得|以为|认为|骂|怪)[^，。！？]{0,4}$"
 )
 """Before a word of blame: it is denied, or put in other people's mouths."""
-_SORRY = re.compile(r"\bsorry\b|\bhere for you\b|\bnot alone\b|\bhug|抱歉|对不起|陪着你|陪你|抱抱|不是一个人")
+_SORRY = re.compile(r"\bsorry\b|\bhere for you\b|\bnot alone\b|\bhug")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _take(reading: Reading, reply: str, moment: Moment, question: Reading | None
         return "noise", -0.3, ""
     lowered = plain(reply)
     blame = cue("blame", language).search(lowered)
-    if blame and not _DENIED.search(lowered[: blame.start()]):
+    if blame and not any(p.search(lowered[: blame.start()]) for p in (_DENIED, chinese.BLAME_DENIED)):
         return "blamed", -0.9, ""
     if cue("lecture", language).search(lowered):
         return "lectured", -0.6, ""
@@ -145,7 +145,11 @@ def _sense(reading: Reading, lowered: str, moment: Moment) -> tuple[Kind, float,
     advises = cue("advice", language).search(lowered) is not None
     offhand = cue("offhand", language).search(lowered) is not None
     ill = COLD_ASKING if reading.content & moment.story else CURT_ASKING
-    if not (slighted or advises or offhand) and heard.warmth > ill and all(_asks(s, language) for s in reading.sentences):
+    if (
+        not (slighted or advises or offhand)
+        and heard.warmth > ill
+        and all(_asks(s, language) for s in reading.sentences)
+    ):
         return "asked", 0.35 if known else 0.15, ""
     welcome = MANNER * heard.warmth
     if known:
@@ -194,7 +198,7 @@ def _cold(nearest: str, welcome: float, advice: float, lowered: str) -> tuple[Ki
         if nearest in _WARMTH:
             kind, warmth = _WARMTH[nearest]
             return kind, warmth, ""
-    return "hollow", -0.05 if _SORRY.search(lowered) else -0.15, ""
+    return "hollow", -0.05 if _SORRY.search(lowered) or chinese.SORRY.search(lowered) else -0.15, ""
 
 
 def _copies(reading: Reading, last: str, language: str) -> bool:

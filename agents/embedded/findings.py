@@ -120,7 +120,11 @@ class Bench:
         """Whether a sentence gives what the first need asks for: for C, to be followed precisely; else its act."""
         if self.first == "C":
             shared = said.sentence.content & self.ledger.story.things[thing].content
-            return said.sentence.question or len(shared) >= lexicon(self.profile.language).size(PRECISE) or "C.prog.2.reframes" in said.acts
+            return (
+                said.sentence.question
+                or len(shared) >= lexicon(self.profile.language).size(PRECISE)
+                or "C.prog.2.reframes" in said.acts
+            )
         if self.first == "A" and said.sentence.feelings:
             return True
         return _main_act(said.acts) in _MEETS[self.first]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 
+from echo_env.agents.embedded import chinese
 from echo_env.agents.embedded.anchors import Reader, anchors_of, reader, rubric_for
 from echo_env.agents.embedded.encoders import encoder_for
 from echo_env.agents.embedded.findings import Bench, Whole, compare, find, settle
@@ -28,8 +29,7 @@ FEW_FUNCTION_WORDS = 0.18
 
 _ASKS = re.compile(
     r"\b(what (should|can|do|would) (i|you) do\b|any (advice|ideas|suggestions)|how (do|can|should) i\b"
-    r"|tell me what to|help me (decide|figure|work out)|where (do|would) i (even )?(start|begin))"
-    r"|我(该|应该|到底该|能|要)(怎么|做什么|做些什么|从哪)|(给我|有没有|有什么)(什么|点|个|些)?(建议|办法|主意)|教教我|帮我(想想|出个|拿个)|你说我该",
+    r"|tell me what to|help me (decide|figure|work out)|where (do|would) i (even )?(start|begin))",
     re.IGNORECASE,
 )
 
@@ -77,7 +77,7 @@ class EmbeddedJudge:
     def _judge_next(self, ledger: Ledger, profile: JudgeProfile, exchange: Exchange) -> Judgement:
         ledger.hear(exchange.user)
         anchors = anchors_of(rubric_for(self.rubric, profile.language))
-        bench = Bench(ledger, profile, self._reader(profile.language), anchors, asked=bool(_ASKS.search(exchange.user)))
+        bench = Bench(ledger, profile, self._reader(profile.language), anchors, asked=_asks_advice(exchange.user))
         reading, note = _bounded(exchange.reply, profile.language)
         if note:
             _judge_form(bench, exchange.reply, note)
@@ -89,6 +89,10 @@ class EmbeddedJudge:
         levels = _levels(bench.found)
         ledger.trust = max(-4, ledger.trust + sum(e.level > 0 for e in bench.found) + sum(levels[1::2]))
         return Judgement(levels=levels, evidence=tuple(bench.found), judge=self.id, note=note)
+
+
+def _asks_advice(user: str) -> bool:
+    return _ASKS.search(user) is not None or chinese.ASKS_ADVICE.search(user) is not None
 
 
 def _levels(found: list[Evidence]) -> Levels:

@@ -104,7 +104,9 @@ def lexicon(language: str = "en") -> Lexicon:
         grain=data.get("grain", 1.0),
         word=_WORD if language != "zh" else chinese.cutter(_known(data)),
         hollow=_hollow(data) if language == "zh" else frozenset(),
-        says={} if language == "en" else {name: all_[0] for name, all_ in (data["feelings"] | data["relations"]).items()},
+        says={}
+        if language == "en"
+        else {name: all_[0] for name, all_ in (data["feelings"] | data["relations"]).items()},
     )
 
 

@@ -351,7 +351,7 @@ class Ledger:
         runs = grams(sentence.words, size(4))
         heard = sum(g in self.grams_heard for g in runs)
         if len(sentence.words) >= size(5) and known >= 0.9 * len(sentence.words):
-            # nearly any sentence is made of characters that stand in another: in Chinese some of their order must be the same
+            # Chinese sentences share their characters with many others: some of the order must be the same as well
             return self.language == "en" or heard >= 0.3 * len(runs)
         return len(runs) >= 2 and heard >= 0.6 * len(runs)
 

@@ -100,7 +100,7 @@ def _quotes(sentence: Sentence) -> list[str]:
     """Return what a Chinese sentence speaks of: a stretch of each clause in quotation marks, most telling first."""
     lex = lexicon("zh")
     found: list[tuple[int, str]] = []
-    for clause in chinese.CLAUSE.split(sentence.text.rstrip("。！？!?…”")):
+    for clause in chinese.CLAUSE.split(sentence.text):
         said = read_sentence(clause, "zh")
         own = [bool(s) and s in said.content and s not in lex.everyday for s in said.stems]
         told, stretch = chinese.stretch(said.words, said.stems, own, lex.determiners, LONGEST_QUOTE)
@@ -203,28 +203,10 @@ _CUES = tuple(
 )
 
 
-_CHINESE_CUES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"我(就|只|还|也|真|多|很|最)*(想|希望|盼|巴不得|愿)(?!到|起|不|着|过|来)|要是能|要是有|但愿|有朝一日|哪怕.{0,6}也好",
-        r"(想|希望|愿意|盼着).{0,8}(一次|一回|一天|一趟)|有一天|下次|以后我",
-        r"(应该|本该|早该|不该|该)|都怪|怪我|要不是我|如果我|要是我|我的错|活该|配不上|不配",
-        r"总是|从来|永远|没有人|没人|谁都|所有人|都是|只有|就得|必须|越.{1,4}越",
-        r"(才|就)(是|算|叫)|说明|意味着|证明|不过是|等于|人就|这种人|本来就|注定",
-        r"还是|一直|每(天|晚|年|个|次|周)|坚持|照样|从没(断|停|缺|迟)",
-        r"学会|修好|做成|写完|教|熬|一个人(扛|带|做|把)|亲手|自己(做|修|学|写|缝|攒)|没(哭|倒|退|丢下)|守住|攒",
-        r"说|告诉|打电话|发(来|了|给)|叫我|问我|通知|签|送|卖|搬",
-        r"我(很|真|觉得|感到|好|太|也|有点)",
-        r"他|她|他们|人家|我妈|我爸",
-        r"[？?]",
-    )
-)
-
-
 def features(sentence: Sentence, language: str = "en") -> Matrix:
-    """Return a sentence's features, shape (1294,) in English: vector, turns of phrase, cues, whether it names a feeling, 1."""
+    """Return a sentence's vector, turns of phrase, cues, whether it names a feeling, 1: shape (1294,) in English."""
     lowered = plain(sentence.text)
-    cues = [0.35 * (p.search(lowered) is not None) for p in (_CHINESE_CUES if language == "zh" else _CUES)]
+    cues = [0.35 * (p.search(lowered) is not None) for p in (chinese.KIND_CUES if language == "zh" else _CUES)]
     vector = encoder_of(encoder_for(language)).encode(sentence.words)
     tail = [*cues, 0.35 * bool(sentence.feelings), 0.35 * sentence.vague, 0.35]
     return np.concatenate([vector.astype(np.float64), turns_of_phrase(sentence.words, language), tail])

@@ -119,7 +119,11 @@ def _thread(observation: Observation) -> str:
             vector = speaker.encode(s.telling)
             likeness = max(float(v @ vector) for v in now)
             if likeness > best:
-                old = [p for p in noun_phrases(s.text, language) if p.strip("\u201c\u201d").lower() not in users[-1].lower()]
+                old = [
+                    p
+                    for p in noun_phrases(s.text, language)
+                    if p.strip("\u201c\u201d").lower() not in users[-1].lower()
+                ]
                 new = sorted(old, key=lambda p: points(p, language), reverse=True)
                 best, thread = (likeness, new[0]) if new else (best, thread)
     return thread
