@@ -12,6 +12,7 @@ from statistics import median_low
 from typing import cast
 
 from echo_env import registry
+from echo_env.driving import waits
 from echo_env.errors import ConfigError, redact
 from echo_env.levels import LEVEL_NAMES
 from echo_env.roles import Judge, JudgeView
@@ -39,6 +40,7 @@ class EnsembleJudge:
         self._judges = tuple(judges)
         self.id = "ensemble:" + ",".join(j.id for j in judges)
         self.rubric = "+".join(dict.fromkeys(j.rubric for j in judges))
+        self.waits = waits(*judges)
 
     async def judge(self, view: JudgeView) -> Judgement | None:
         """Judge the newest exchange by the median of those members that could."""
@@ -59,11 +61,9 @@ class EnsembleJudge:
         )
 
     async def _asked(self, view: JudgeView) -> list[Judgement | str]:
-        """Return each member's judgement, or why there is none; at once where an event loop runs."""
+        """Return each member's judgement, or why there is none; at once where one may wait."""
         asked = [_ask(judge, view) for judge in self._judges]
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:  # members that never wait need no loop
+        if not self.waits:
             return [await one for one in asked]
         return list(await asyncio.gather(*asked))
 

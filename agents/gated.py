@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from echo_env.agents import safety  # the module, not its names: it imports the embedded package, which imports this one
+from echo_env.driving import waits
 from echo_env.roles import Exchange, Judge, JudgeView
 from echo_env.types import AXES, CRISIS, HARMFUL, Evidence, Judgement, Levels
 
@@ -31,6 +32,7 @@ class GatedJudge:
         self.inner = inner
         self.id = f"{inner.id}+{GATE}"
         self.rubric = inner.rubric
+        self.waits = waits(inner)
         self.open_talk: str | None = getattr(inner, "open_talk", None)
         """The inner judge's form for people without a profile."""
         self._gate = checked or safety.gate()

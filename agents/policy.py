@@ -94,7 +94,7 @@ class LocalModel:
                 "max_new_tokens >= 1, temperature >= 0, 0 < top_p <= 1, max_context > max_new_tokens",
             )
         folder = Path(path).expanduser()
-        prompt = _prompt(system)
+        prompt = system_prompt(system)
         self.id = f"{name or folder.resolve().name}+{prompt.id}"
         self.max_new_tokens, self.temperature, self.top_p = max_new_tokens, temperature, top_p
         self.tokenizer, self.model = load_model(folder, device, threads)
@@ -158,11 +158,7 @@ class LocalModel:
         self._memory.clear()
 
     def _render(self, messages: Sequence[Message]) -> list[int]:
-        chat = [{"role": "user" if m.role == "user" else "assistant", "content": m.text} for m in messages]
-        if self._system and self._system_role:
-            chat.insert(0, {"role": "system", "content": self._system})
-        elif self._system:
-            chat[0]["content"] = f"{self._system}\n\n{chat[0]['content']}"
+        chat = chat_of(messages, self._system, system_role=self._system_role)
         text = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
@@ -230,6 +226,22 @@ def local_model(path: str | Path, **options: Unpack[Options]) -> LocalModel:
     return LocalModel(path, **options)
 
 
+def chat_of(messages: Sequence[Message], system: str, *, system_role: bool = True) -> list[dict[str, str]]:
+    """Return a conversation as chat templates and servers take it.
+
+    Args:
+        messages: The conversation, the user's newest message last.
+        system: System prompt; empty for none.
+        system_role: Whether there is a place for it; else it goes before the first message.
+    """
+    chat = [{"role": "user" if m.role == "user" else "assistant", "content": m.text} for m in messages]
+    if system and system_role:
+        chat.insert(0, {"role": "system", "content": system})
+    elif system:
+        chat[0]["content"] = f"{system}\n\n{chat[0]['content']}"
+    return chat
+
+
 def shorten(messages: Sequence[Message], fits: Callable[[Sequence[Message]], bool]) -> list[Message]:
     """Return the messages without the oldest exchanges, as few of them as it takes to fit.
 
@@ -242,16 +254,20 @@ def shorten(messages: Sequence[Message], fits: Callable[[Sequence[Message]], boo
     return kept
 
 
-class _Prompt(NamedTuple):
+class SystemPrompt(NamedTuple):
+    """A system prompt with its id."""
+
     id: str
     text: str
 
 
-def _prompt(system: str | None) -> _Prompt:
+def system_prompt(system: str | None) -> SystemPrompt:
     """Return the system prompt, its id from the first line of the shipped file or from the text's digest."""
     if system is not None:
-        return _Prompt(f"prompt-{blake2b(system.encode(), digest_size=4).hexdigest()}" if system else "bare", system)
+        return SystemPrompt(
+            f"prompt-{blake2b(system.encode(), digest_size=4).hexdigest()}" if system else "bare", system
+        )
     head, _, text = (
         files("echo_env.agents").joinpath("prompts/companion.md").read_text(encoding="utf-8").partition("\n")
     )
-    return _Prompt(head.removeprefix("<!--").removesuffix("-->").strip(), text.strip())
+    return SystemPrompt(head.removeprefix("<!--").removesuffix("-->").strip(), text.strip())

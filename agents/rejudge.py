@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+import shutil
 from pathlib import Path
-from typing import cast
 
-from echo_env import registry
-from echo_env.build import WorldConfig, recipe_of
+from echo_env.build import WorldConfig, build_judge, recipe_of
 from echo_env.epm import Scorer
 from echo_env.errors import RecordError, redact
-from echo_env.profiles import get_scenario
+from echo_env.profiles import Scenario, get_scenario
 from echo_env.record import EpisodeWriter, RunFolder, find_runs
 from echo_env.rewards import Recipe, Step
 from echo_env.roles import Exchange, Judge, JudgeView, profiles_of
 from echo_env.scorers import get_scorer
-from echo_env.types import Episode, Judgement, Turn
+from echo_env.types import Episode, EpisodeHeader, Judgement, Turn
 
 
 def rejudge_runs(root: Path, out: Path, judge: str) -> list[RunFolder]:
@@ -26,14 +24,16 @@ def rejudge_runs(root: Path, out: Path, judge: str) -> list[RunFolder]:
     Raises:
         RecordError: There is no run, `out` holds one already, or a scenario has changed since.
     """
-    make = cast("Callable[[], Judge]", registry.resolve("judge", judge))
+    build_judge(judge)  # an unknown name is an error before anything is written
     written = []
     for run in find_runs(root):
         folder = RunFolder(out / run.path.name)
         folder.create(run.header().model_copy(update={"config": {**run.header().config, "rejudged_by": judge}}))
+        if run.scenarios.is_dir():
+            shutil.copytree(run.scenarios, folder.scenarios)
         for episode in run.episodes():
             if episode.outcome is not None:
-                _write(folder, asyncio.run(rejudge(episode, make())))
+                _write(folder, asyncio.run(rejudge(episode, build_judge(judge), run.scenarios)))
         written.append(folder)
     return written
 
@@ -46,14 +46,19 @@ def _write(folder: RunFolder, episode: Episode) -> None:
             writer.finish(episode.outcome)
 
 
-async def rejudge(episode: Episode, judge: Judge) -> Episode:
+async def rejudge(episode: Episode, judge: Judge, scenarios: Path | None = None) -> Episode:
     """Return an episode with the judgements, EPM and rewards of another judge; its words and its end stay.
 
+    Args:
+        episode: The recorded one.
+        judge: Whose judgements it is to have.
+        scenarios: Folder of scenarios that go before this package's own: those that a run brought with it.
+
     Raises:
-        RecordError: The scenario is not the one that was played.
+        RecordError: The scenario is not the one that was played, or is not at hand.
     """
     header = episode.header
-    scenario = get_scenario(header.scenario)
+    scenario = _scenario(header, scenarios)
     if scenario.digest != header.scenario_hash:
         raise RecordError(
             f"scenario {header.scenario} has changed since it was played: {header.scenario_hash} to {scenario.digest}",
@@ -72,23 +77,38 @@ async def rejudge(episode: Episode, judge: Judge) -> Episode:
         except Exception as e:  # recorded as a missing judgement, like in a live turn
             judgement, failure = None, redact(f"judge: {type(e).__name__}: {e}")[:500]
         others = re.search(r"(?:^|; )((?:director|actor): .*)", turn.failure, re.DOTALL)
-        failure = "; ".join(f for f in (failure, others[1] if others else "") if f)
+        kept = (*(v.failure for v in turn.verdicts), others[1] if others else "")
+        failure = "; ".join(f for f in (failure, *kept) if f)
         before, state = state, scorer.advance(state, judgement.levels if judgement else None)
         end = episode.outcome.end if episode.outcome and turn.index == len(episode.turns) else None
-        turns.append(_turn(turn, judgement, failure, scorer, recipe, Step(scorer, before, state, end)))
+        step = Step(scorer, before, state, end, judgement is not None, turn.verdicts)
+        turns.append(_turn(turn, judgement, failure, scorer, recipe, step))
         history = (*history, exchange)
     new = header.model_copy(update={"judge": judge.id, "rubric": judge.rubric})
     return episode.model_copy(update={"header": new, "turns": tuple(turns)})
 
 
+def _scenario(header: EpisodeHeader, folder: Path | None) -> Scenario:
+    own = folder / f"{header.scenario}.yaml" if folder else None
+    if own and own.is_file():
+        return get_scenario(str(own))
+    if header.split == "imported":
+        raise RecordError(
+            f"{header.scenario} is a person of another project and did not come with this run",
+            "its recorded levels can be scored:  echo-env score RUNS --scorer strict",
+        )
+    return get_scenario(header.scenario)
+
+
 def _turn(turn: Turn, judgement: Judgement | None, failure: str, scorer: Scorer, recipe: Recipe, step: Step) -> Turn:
-    parts = recipe.turn(step) if judgement else {}
+    parts = recipe.turn(step)
     return turn.model_copy(
         update={
             "judgement": judgement,
             "epm": scorer.delta(step.after),
-            "reward": sum(parts.values()) if judgement else None,
-            "reward_parts": parts,
+            "reward": None if parts is None else sum(parts.values()),
+            "reward_parts": parts or {},
             "failure": failure,
+            "published": None,
         }
     )

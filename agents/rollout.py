@@ -1,22 +1,28 @@
-"""Many conversations of one policy: batched where the policy can, recorded as they go, resumed where they stopped."""
+"""Many conversations of one policy, recorded as they go, resumed where they stopped.
+
+A policy that answers many conversations in one call is asked for a turn of all of them at once. For any other, each
+conversation runs by itself, `batch` of them at a time, so that one that waits for a remote model holds up no other.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 from pydantic import Field
 
+from echo_env.agents.replay import reopen
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed, episode_header
-from echo_env.errors import ConfigError, EchoError, RecordError
+from echo_env.errors import ConfigError, EchoError, RoleFailure
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
 from echo_env.record import EpisodeWriter, RunFolder, new_header, read_episode
 from echo_env.roles import Observation, Policy
 from echo_env.session import DialogueSession
-from echo_env.types import Episode, Outcome, Record, Turn
+from echo_env.types import Episode, Outcome, Record
 
 
 class RunConfig(Record):
@@ -50,6 +56,15 @@ class BatchPolicy(Protocol):
         ...
 
 
+@runtime_checkable
+class SeededPolicy(Protocol):
+    """A policy that samples: remote models, which are asked one conversation at a time."""
+
+    def for_episode(self, seed: int) -> Policy:
+        """Return the policy as it speaks in the conversation with this seed."""
+        ...
+
+
 @dataclass(slots=True)
 class _Live:
     """One conversation under way."""
@@ -57,7 +72,7 @@ class _Live:
     session: DialogueSession
     writer: EpisodeWriter
     seed: int
-    observation: Observation
+    policy: Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +146,7 @@ def _scenarios(config: RunConfig) -> list[Scenario]:
 
 
 class _Runner:
-    """Plays one run's conversations, `config.batch` at a time."""
+    """Plays one run's conversations."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, policy: Policy, tell: Callable[[Progress], None]) -> None:
         self.config, self.folder, self.policy, self.tell = config, folder, policy, tell
@@ -139,25 +154,51 @@ class _Runner:
         self.failures: list[str] = []
 
     async def play(self, scenarios: list[Scenario]) -> RunResult:
-        waiting = [(s, k) for s in scenarios for k in range(self.config.episodes)]
+        waiting = deque((s, k) for s in scenarios for k in range(self.config.episodes))
         self.total = len(waiting)
-        live: list[_Live] = []
-        try:
-            while waiting or live:
-                while waiting and len(live) < self.config.batch:
-                    started = await self._start(*waiting.pop(0))
-                    if started is not None:
-                        live.append(started)
-                live = await self._step(live)
-        finally:
-            for conversation in live:  # Ctrl-C, a full disk: what was said stays readable and can be resumed
-                conversation.writer.close()
+        if isinstance(self.policy, BatchPolicy):
+            await self._in_step(self.policy, waiting)
+        else:
+            await _all_or_none([self._one_by_one(waiting) for _ in range(min(self.config.batch, self.total))])
         return RunResult(self.folder, self._progress(), tuple(self.failures))
 
     def _progress(self) -> Progress:
         return Progress(self.done, self.total, self.turns, self.successes, len(self.failures))
 
+    async def _one_by_one(self, waiting: deque[tuple[Scenario, int]]) -> None:
+        """Play conversations to their ends until none is left to start."""
+        while waiting:
+            live = await self._start(*waiting.popleft())
+            if live is None:
+                continue
+            try:
+                while await self._advance(live, await self._reply(live)):
+                    await asyncio.sleep(0)  # the others get their turn, and Ctrl-C is heard, where no role ever waits
+            finally:  # Ctrl-C, a full disk: what was said stays readable and can be resumed
+                live.writer.close()
+
+    async def _in_step(self, policy: BatchPolicy, waiting: deque[tuple[Scenario, int]]) -> None:
+        """Play all live conversations a turn at a time."""
+        live: list[_Live] = []
+        try:
+            while waiting or live:
+                while waiting and len(live) < self.config.batch:
+                    started = await self._start(*waiting.popleft())
+                    if started is not None:
+                        live.append(started)
+                replies = self._batched(policy, live) if live else []
+                moves = [self._advance(c, reply) for c, reply in zip(live, replies, strict=True)]
+                if any(c.session.waits for c in live):
+                    on = await asyncio.gather(*moves)
+                else:
+                    on = [await move for move in moves]
+                live = [c for c, goes_on in zip(live, on, strict=True) if goes_on]
+        finally:
+            for conversation in live:
+                conversation.writer.close()
+
     async def _start(self, scenario: Scenario, number: int) -> _Live | None:
+        """Open a conversation, or go on with a recorded one; None where there is nothing to play."""
         seed = conversation_seed(self.config.seed, scenario.id, number)
         session = build_session(self.config.world, scenario, seed)
         header = episode_header(session, self.config.policy, seed, number)
@@ -166,83 +207,78 @@ class _Runner:
         if recorded is not None and recorded.outcome is not None:
             self._count(recorded)
             return None
-        writer = EpisodeWriter(path, header, resumed=recorded)
-        live = _Live(session, writer, seed, await session.open())
-        if recorded is not None:
-            for turn in recorded.turns:
-                await self._replay(live, turn)
-            if session.outcome is not None:  # killed between the last turn and the outcome
-                self._finish(live, session.outcome)
-                return None
+        live = _Live(session, EpisodeWriter(path, header, resumed=recorded), seed, _seeded(self.policy, seed))
+        try:
+            await (session.open() if recorded is None else reopen(session, recorded))
+        except RoleFailure as e:
+            self._fail(live, e)
+            return None
+        except BaseException:
+            live.writer.close()
+            raise
+        if session.outcome is not None:  # killed between the last turn and the outcome
+            self._finish(live, session.outcome)
+            return None
         return live
-
-    async def _replay(self, live: _Live, turn: Turn) -> None:
-        """Bring a session to where its record stopped, by the recorded replies."""
-        advance = await live.session.reply(turn.raw_reply if turn.raw_reply is not None else turn.reply)
-        if advance.turn != turn:
-            raise RecordError(
-                f"{live.writer.path}: turn {turn.index} plays out differently now",
-                "the code or the scenario changed since; start again with --overwrite",
-            )
-        live.observation = advance.observation
 
     def _count(self, episode: Episode) -> None:
         self.done += 1
         self.successes += episode.outcome is not None and episode.outcome.end == "success"
         self.tell(self._progress())
 
-    async def _step(self, live: list[_Live]) -> list[_Live]:
-        """Play one turn of every live conversation; return those that go on."""
-        if not live:
-            return live
-        replies = await self._replies(live)
-        still: list[_Live] = []
-        for conversation, reply in zip(live, replies, strict=True):
-            if isinstance(reply, EchoError):
-                self._fail(conversation, reply)
-            elif await self._advance(conversation, reply):
-                still.append(conversation)
-            self.tell(self._progress())
-        return still
-
-    async def _replies(self, live: list[_Live]) -> list[str | EchoError]:
-        if isinstance(self.policy, BatchPolicy):
-            return self._batched(self.policy, live)
-        return list(await asyncio.gather(*(self._reply(c.observation) for c in live)))
-
     def _batched(self, policy: BatchPolicy, live: list[_Live]) -> list[str | EchoError]:
         try:
-            return list(policy.respond_batch([c.observation for c in live], [c.seed for c in live]))
+            return list(policy.respond_batch([c.session.observation for c in live], [c.seed for c in live]))
         except EchoError as e:
             if len(live) == 1:
                 return [e]
             return [self._batched(policy, [c])[0] for c in live]  # so that only the one at fault fails
 
-    async def _reply(self, observation: Observation) -> str | EchoError:
+    async def _reply(self, live: _Live) -> str | EchoError:
         try:
-            return await self.policy.respond(observation)
+            return await live.policy.respond(live.session.observation)
         except EchoError as e:  # one dead conversation never takes the rest along
             return e
 
-    async def _advance(self, conversation: _Live, reply: str) -> bool:
-        advance = await conversation.session.reply(reply)
-        conversation.writer.append(advance.turn)
-        conversation.observation = advance.observation
+    async def _advance(self, live: _Live, reply: str | EchoError) -> bool:
+        """Play a turn; return whether the conversation goes on."""
+        if isinstance(reply, EchoError):
+            self._fail(live, reply)
+            return False
+        advance = await live.session.reply(reply)
+        live.writer.append(advance.turn)
         self.turns += 1
-        if advance.outcome is None:
-            return True
-        self._finish(conversation, advance.outcome)
-        return False
+        if advance.outcome is not None:
+            self._finish(live, advance.outcome)
+        self.tell(self._progress())
+        return advance.outcome is None
 
-    def _finish(self, conversation: _Live, outcome: Outcome) -> None:
-        conversation.writer.finish(outcome)
+    def _finish(self, live: _Live, outcome: Outcome) -> None:
+        live.writer.finish(outcome)
         self.done += 1
         self.successes += outcome.end == "success"
 
-    def _fail(self, conversation: _Live, error: EchoError) -> None:
-        conversation.writer.close()
+    def _fail(self, live: _Live, error: EchoError) -> None:
+        live.writer.close()
         self.done += 1
-        self.failures.append(f"{conversation.session.scenario.id}: {error.message}")
+        self.failures.append(f"{live.session.scenario.id}: {error.message}")
+        self.tell(self._progress())
+
+
+def _seeded(policy: Policy, seed: int) -> Policy:
+    """Return the policy as it samples in one conversation, where it makes a difference."""
+    return policy.for_episode(seed) if isinstance(policy, SeededPolicy) else policy
+
+
+async def _all_or_none(workers: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run workers at once; a bug in one ends them all, and is raised as it is."""
+    tasks = [asyncio.ensure_future(worker) for worker in workers]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _recorded(path: Path) -> Episode | None:

@@ -22,12 +22,12 @@ from pydantic import ValidationError
 
 from echo_env import registry
 from echo_env.agents.embedded.skilled import Skilled
+from echo_env.driving import run_now
 from echo_env.epm import EpmState, Scorer
 from echo_env.errors import ScenarioError, redact
 from echo_env.profiles import Need, Scenario, benchmark, data_root, get_scenario
 from echo_env.roles import Exchange, Judge, JudgeProfile, JudgeView, Observation, profiles_of
 from echo_env.scorers import get_scorer
-from echo_env.session import run_now
 from echo_env.significance import Interval, bootstrap_means
 from echo_env.types import AXES, Axis, Levels, Message, Record
 from echo_env.yamlfiles import read_yaml

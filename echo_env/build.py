@@ -15,7 +15,7 @@ from echo_env.epm import Scorer
 from echo_env.errors import ConfigError
 from echo_env.profiles import Scenario
 from echo_env.rewards import Recipe
-from echo_env.roles import Cast, Judge, Policy
+from echo_env.roles import Actor, Cast, Director, Judge, Policy
 from echo_env.scorers import get_scorer
 from echo_env.session import DialogueSession
 from echo_env.types import EpisodeHeader, Record
@@ -28,8 +28,14 @@ class WorldConfig(Record):
     backend: str = "embedded"
     judge: str | None = None
     """Another judge than the backend's own, by registered name or "module:attribute"."""
+    actor: str | None = None
+    """Another actor than the backend's own."""
+    director: str | None = None
+    """Another director than the backend's own."""
     scorer: str = "strict"
     recipe: str = "epm"
+    recipe_options: dict[str, Any] = Field(default_factory=dict)
+    """Settings that the recipe takes: its judges, its reference policy."""
     max_turns: Annotated[int, Field(ge=1)] | None = None
     """Turns after which a conversation is cut off (truncation). The person's own patience is the scorer's."""
 
@@ -48,9 +54,21 @@ def build_session(world: WorldConfig, scenario: Scenario, seed: int) -> Dialogue
     make_cast = cast("Callable[[int], Cast]", registry.resolve("backend", world.backend))
     roles = make_cast(seed)
     if world.judge is not None:
-        make_judge = cast("Callable[[], Judge]", registry.resolve("judge", world.judge))
-        roles = replace(roles, judge=make_judge())
+        roles = replace(roles, judge=build_judge(world.judge))
+    if world.actor is not None:
+        roles = replace(roles, actor=cast("Callable[[int], Actor]", registry.resolve("actor", world.actor))(seed))
+    if world.director is not None:
+        roles = replace(roles, director=cast("Callable[[], Director]", registry.resolve("director", world.director))())
     return DialogueSession(scenario, roles, scorer_of(world), recipe_of(world), budget=world.max_turns)
+
+
+def build_judge(name: str) -> Judge:
+    """Return a judge by name, for one conversation.
+
+    Raises:
+        ConfigError: There is no such judge.
+    """
+    return cast("Callable[[], Judge]", registry.resolve("judge", name))()
 
 
 def scorer_of(world: WorldConfig) -> Scorer:
@@ -59,8 +77,16 @@ def scorer_of(world: WorldConfig) -> Scorer:
 
 
 def recipe_of(world: WorldConfig) -> Recipe:
-    """Return the world's recipe."""
-    return cast("Callable[[], Recipe]", registry.resolve("recipe", world.recipe))()
+    """Return the world's recipe, for one conversation.
+
+    Raises:
+        ConfigError: There is no such recipe, or it does not take one of the options.
+    """
+    make = cast("Callable[..., Recipe]", registry.resolve("recipe", world.recipe))
+    try:
+        return make(**world.recipe_options)
+    except TypeError as e:
+        raise ConfigError(f"recipe '{world.recipe}' does not take these options: {e}", "see docs/design.md") from None
 
 
 def build_policy(name: str, seed: int = 0, options: Mapping[str, Any] | None = None) -> Policy:

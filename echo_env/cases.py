@@ -8,12 +8,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
-from echo_env.epm import INDEX_NAMES, NullTurn, Scorer
+from echo_env.epm import INDEX_NAMES, Scorer
 from echo_env.errors import EchoError
 from echo_env.levels import LevelEpisode
 from echo_env.metrics import EpisodeScore, score_levels
 from echo_env.profiles import Need, get_scenario
-from echo_env.types import AXES, Axis, End, Episode, EpisodeHeader, EpmDelta, Levels, Outcome, Record, Vector
+from echo_env.types import (
+    AXES,
+    Axis,
+    End,
+    Episode,
+    EpisodeHeader,
+    EpmDelta,
+    Levels,
+    NullTurn,
+    Outcome,
+    Record,
+    Turn,
+    Vector,
+)
 
 Status = End | Literal["none", "unscored", "unfinished"]
 Group = Literal["success", "failure", "cut", "open"]
@@ -104,11 +117,12 @@ def episode_case(model: str, episode: Episode, scorer: Scorer, profile: str) -> 
     """
     header, outcome = episode.header, episode.outcome
     rules = _with_patience(scorer, outcome)
-    levels = [turn.judgement.levels if turn.judgement else None for turn in episode.turns]
-    score = score_levels(header.p0, levels, rules, model=model, scenario=header.scenario, profile=profile)
+    turns = [judged(turn) for turn in episode.turns]
+    score = score_levels(header.p0, turns, rules, model=model, scenario=header.scenario, profile=profile)
     rewards = [turn.reward for turn in episode.turns if turn.reward is not None]
     words = [word_count(turn.reply) for turn in episode.turns]
     person = _person(header)
+    deltas = _trace(header.p0, turns, rules)
     return Case(
         model=model,
         scenario=header.scenario,
@@ -116,8 +130,8 @@ def episode_case(model: str, episode: Episode, scorer: Scorer, profile: str) -> 
         domain=header.domain,
         dominant=person.needs[0].axis if person else _largest(header.p0),
         p0=header.p0,
-        levels=tuple(levels),
-        deltas=_trace(header.p0, levels, rules),
+        levels=_counted(turns, deltas),
+        deltas=deltas,
         status=_status(score, outcome),
         score=score if outcome else None,
         total_reward=math.fsum(rewards) if rewards else None,
@@ -138,18 +152,28 @@ def level_case(entry: LevelEpisode, number: int, scorer: Scorer, profile: str) -
     """
     score = score_levels(entry.p0, entry.turns, scorer, model=entry.model, scenario=entry.case, profile=profile)
     deltas = _trace(entry.p0, entry.turns, scorer)
-    given = [turn.levels if isinstance(turn, NullTurn) else turn for turn in entry.turns]
     return Case(
         model=entry.model,
         scenario=entry.case,
         episode=f"{entry.case}.{number}",
         dominant=_largest(entry.p0),
         p0=entry.p0,
-        levels=tuple(levels if delta else None for levels, delta in zip(given, deltas, strict=True)),
+        levels=_counted(entry.turns, deltas),
         deltas=deltas,
         status=(score.end or "none") if score.scored else "unscored",
         score=score,
     )
+
+
+def judged(turn: Turn) -> Levels | NullTurn | None:
+    """Return what a recorded turn gives a scorer to count."""
+    return turn.judgement.levels if turn.judgement else turn.published
+
+
+def _counted(turns: Sequence[Levels | NullTurn | None], deltas: Sequence[EpmDelta | None]) -> tuple[Levels | None, ...]:
+    """Return the levels of the turns that the scorer counted."""
+    given = [turn.levels if isinstance(turn, NullTurn) else turn for turn in turns]
+    return tuple(levels if delta else None for levels, delta in zip(given, deltas, strict=True))
 
 
 def _with_patience(scorer: Scorer, outcome: Outcome | None) -> Scorer:

@@ -1,4 +1,4 @@
-"""The command line: `echo-env list | play | run | score | report | check | redteam`.
+"""The command line: `echo-env list | play | run | score | report | check | import | redteam`.
 
 Results go to stdout, progress to stderr. A mistake of the user's is a message and exit code 1, never a traceback;
 Ctrl-C leaves readable records and exits with 130.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from echo_env import (
+    cli_import,
     cli_validate,
     cli_validate_actor,
     cli_validate_noise,
@@ -37,6 +38,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(cli_validate.app)
+app.add_typer(cli_import.app)
 cli_validate.app.command("ranks")(cli_validate_ranks.ranks)
 cli_validate.app.command("noise")(cli_validate_noise.noise)
 cli_validate.app.command("persona")(cli_validate_persona.persona)
@@ -325,8 +327,8 @@ def play(
 ) -> None:
     """Talk with one of the people yourself, or watch a policy do it."""
     from echo_env.build import build_policy
+    from echo_env.driving import run_now
     from echo_env.env import CompanionEnv, epm_line
-    from echo_env.session import run_now
 
     env = CompanionEnv(scenario=scenario, split=split)
     message, _ = env.reset(seed=seed)

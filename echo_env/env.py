@@ -6,7 +6,7 @@
     >>> message, reward, terminated, truncated, info = env.step("What happened then?")
 
 The observation is what the person says. Everything that a policy must not see is in `info`, typed: `epm`, `evidence`,
-`reward_parts`, `direction`, `turn`, and at the end `outcome`.
+`reward_parts`, `verdicts`, `direction`, `turn`, and at the end `outcome`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 import gymnasium as gym
 
 from echo_env.build import WorldConfig, build_session
+from echo_env.driving import drive
 from echo_env.errors import ConfigError, EpisodeOver
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
-from echo_env.session import Advance, DialogueSession, run_now
+from echo_env.session import Advance, DialogueSession
 from echo_env.spaces import UnicodeText
 from echo_env.types import AXES, EpmDelta, Outcome, Turn
 
@@ -44,6 +45,7 @@ class CompanionEnv(gym.Env[str, str]):
         max_turns: Steps after which the episode is truncated; None leaves it to the person's patience.
         backend: Name of the world; "embedded" needs no key, no network and no GPU.
         judge: Name of another judge than the backend's own.
+        recipe_options: Settings of the recipe, {"reference": "adviser"} for example.
         observe: "message" for the person's newest message, "conversation" for the whole transcript.
         render_mode: "ansi" or None.
 
@@ -62,6 +64,7 @@ class CompanionEnv(gym.Env[str, str]):
         max_turns: int | None = None,
         backend: str = "embedded",
         judge: str | None = None,
+        recipe_options: dict[str, Any] | None = None,
         observe: str = "message",
         render_mode: str | None = None,
     ) -> None:
@@ -79,7 +82,14 @@ class CompanionEnv(gym.Env[str, str]):
             raise ConfigError(f"render_mode must be 'ansi' or None, got '{render_mode}'")
         if max_turns is not None and (type(max_turns) is not int or max_turns < 1):
             raise ConfigError(f"max_turns must be a whole number from 1, or None, got {max_turns!r}")
-        self._world = WorldConfig(backend=backend, judge=judge, scorer=scorer, recipe=recipe, max_turns=max_turns)
+        self._world = WorldConfig(
+            backend=backend,
+            judge=judge,
+            scorer=scorer,
+            recipe=recipe,
+            recipe_options=recipe_options or {},
+            max_turns=max_turns,
+        )
         ids = tuple(scenario_ids(split))
         self._ids = (scenario,) if scenario is not None else ids
         # a wrong name is an error now, not at the first reset
@@ -118,7 +128,7 @@ class CompanionEnv(gym.Env[str, str]):
         scenario = get_scenario(drawn if asked is None else asked)
         session = build_session(self._world, scenario, int(self.np_random.integers(2**31)))
         self._session, self._turns = session, []
-        run_now(session.open())
+        drive(session.open(), waiting=session.waits)
         return self._observation(), {"scenario": scenario.id, "epm": _initial(scenario)}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -136,7 +146,8 @@ class CompanionEnv(gym.Env[str, str]):
         """
         if not isinstance(action, str):
             raise TypeError(f"an action is the reply as a string, got {type(action).__name__}: {action!r:.80}")
-        advance = run_now(self.session.reply(action[:MAX_ACTION]))
+        session = self.session
+        advance = drive(session.reply(action[:MAX_ACTION]), waiting=session.waits)
         self._turns.append(advance.turn)
         reward = math.nan if advance.turn.reward is None else advance.turn.reward
         return self._observation(), reward, advance.terminated, advance.truncated, _info(advance)
@@ -209,6 +220,7 @@ def _info(advance: Advance) -> dict[str, Any]:
         "epm": turn.epm,
         "evidence": turn.judgement.evidence if turn.judgement else (),
         "reward_parts": turn.reward_parts,
+        "verdicts": turn.verdicts,
         "direction": turn.direction,
         "turn": turn,
         "judge_failed": turn.judgement is None,

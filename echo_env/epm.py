@@ -12,10 +12,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from echo_env.errors import ConfigError, ScenarioError
-from echo_env.types import End, EpmDelta, Levels, Record, Vector
+from echo_env.types import End, EpmDelta, Levels, NullTurn, Record, Vector
 
 ORIGIN: Vector = (0.0, 0.0, 0.0)
 """The ideal balance."""
@@ -32,17 +32,6 @@ NEGLIGIBLE = 1e-9
 
 Detail = Literal["geometric", "positional"]
 """Which half of the success rule was met; each scorer says what the words mean for it."""
-
-
-class NullTurn(NamedTuple):
-    """A published turn whose judge left a level blank, with the move that its publisher counted in its place.
-
-    `official` replays the move, to reproduce a published figure. The other scorers take the turn as unjudged.
-    """
-
-    vector: Vector
-    levels: Levels
-    """The levels that were given, 0 for each blank one: they enter S_net and R_pen."""
 
 
 class Indices(Record):

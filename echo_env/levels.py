@@ -17,10 +17,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from echo_env.epm import NullTurn, Scorer
+from echo_env.epm import Scorer
 from echo_env.errors import RecordError
 from echo_env.metrics import EpisodeScore, score_levels
-from echo_env.types import AXES, Levels, Record, Vector
+from echo_env.types import AXES, Levels, NullTurn, Record, Vector
 
 LEVEL_NAMES = tuple(f"{axis}.{kind}" for axis in AXES for kind in ("Prog", "Neg"))
 """Level names as a file's `level_order` spells them, in the order of `Levels`."""

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from echo_env.epm import INDEX_NAMES, Detail, Indices, NullTurn, Scorer
+from echo_env.epm import INDEX_NAMES, Detail, Indices, Scorer
 from echo_env.errors import ConfigError, unknown_name
 from echo_env.significance import Floats, Interval, Seed, bootstrap_means, mcnemar_exact, sign_flip_test
-from echo_env.types import End, Levels, Record, Vector
+from echo_env.types import End, Levels, NullTurn, Record, Vector
 
 COMPOSITE_NAMES = ("outcome", "efficiency", "stability", "epm_q")
 STATISTICS = ("success_rate", *INDEX_NAMES, *COMPOSITE_NAMES)

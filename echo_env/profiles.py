@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
-from echo_env.errors import ScenarioError, unknown_name
+from echo_env.errors import ConfigError, ScenarioError, unknown_name
 from echo_env.types import AXES, Axis, Record, Vector
 from echo_env.yamlfiles import EXAMPLES, explain, read_yaml
 
@@ -24,7 +24,8 @@ Kind = Literal["fact", "belief", "feeling", "strength", "wish"]
 Register = Literal["plain", "wry", "guarded", "warm", "formal", "blunt"]
 Stage = Literal["childhood", "teens", "young_adult", "now"]
 STAGES: tuple[Stage, ...] = ("childhood", "teens", "young_adult", "now")
-Split = Literal["benchmark", "benchmark-zh", "train", "dev"]
+Split = Literal["benchmark", "benchmark-zh", "train", "dev", "imported"]
+"""The splits. `imported` has no list: it marks other projects' people, as `echo-env import` makes them."""
 
 FEELINGS: dict[str, tuple[str, ...]] = {
     "sorrow": ("sad", "grieving", "lonely", "homesick", "empty"),
@@ -131,7 +132,8 @@ class Chapter(Record):
 
     event: Text
     """Third person, one sentence."""
-    lines: Annotated[tuple[Line, ...], Field(min_length=1, max_length=10)]
+    lines: Annotated[tuple[Line, ...], Field(max_length=10)]
+    """At least one, except in an imported scenario, whose source may not know this chapter."""
 
 
 class Situation(Record):
@@ -176,6 +178,9 @@ class Scenario(Record):
             raise _fault("iedr", f"must rate exactly {', '.join(IEDR_ITEMS)}", "C.1: {level: 2, reason: ...}")
         if set(self.life) != set(STAGES):
             raise _fault("life", f"must have the stages {', '.join(STAGES)}", "teens: {event: ..., lines: [...]}")
+        empty = [name for name, chapter in self.chapters() if not chapter.lines]
+        if empty and self.split != "imported":
+            raise _fault(f"{empty[0]}.lines", "a chapter needs a line", EXAMPLES["lines"])
         said: dict[str, str] = {}
         for item, line in self.items():
             if line.say in said:
@@ -193,6 +198,8 @@ class Scenario(Record):
         if deficit[AXES.index(first)] < max(deficit):
             told = f"needs rank {first} first, but the IEDR ratings make {largest} the largest deficit {self.p0}"
             raise _fault("needs", told, f"needs: [{{axis: {largest}, ...}}, ...]")
+        if self.split == "imported":  # its sentences were written without kinds: what they are worth says nothing
+            return
         for axis, have, need in zip(AXES, self.capacity(), deficit, strict=True):
             if have < 1.2 * need:
                 worth = "fact 1, belief 3; feeling 1, shown feeling 3; strength 1, wish 3"
@@ -216,12 +223,15 @@ class Scenario(Record):
     def items(self) -> Iterator[tuple[str, Line]]:
         """Every line with its id: "opening", "childhood.0", "beat2.1", "turn.0"."""
         yield "opening", self.opening
-        chapters: list[tuple[str, Chapter]] = [(stage, self.life[stage]) for stage in STAGES]
-        chapters += [(f"beat{i + 1}", beat) for i, beat in enumerate(self.beats)]
-        chapters.append(("turn", self.turning_point))
-        for name, chapter in chapters:
+        for name, chapter in self.chapters():
             for j, line in enumerate(chapter.lines):
                 yield f"{name}.{j}", line
+
+    def chapters(self) -> Iterator[tuple[str, Chapter]]:
+        """Every chapter with its name: the four stages of life, "beat1" to "beat4", "turn"."""
+        yield from ((stage, self.life[stage]) for stage in STAGES)
+        yield from ((f"beat{i + 1}", beat) for i, beat in enumerate(self.beats))
+        yield "turn", self.turning_point
 
     def capacity(self) -> Vector:
         """Points per axis that a companion could earn by meeting every line once."""
@@ -297,7 +307,7 @@ def benchmark(split: str = "benchmark") -> dict[str, Scenario]:
     return _hand_written(split)
 
 
-@lru_cache(maxsize=4)
+@cache
 def _hand_written(split: str) -> dict[str, Scenario]:
     files = sorted((data_root() / HAND_WRITTEN[split]).glob("*.yaml"))
     return {s.id: s for s in (load_scenario(f) for f in files)}
@@ -309,7 +319,15 @@ def scenario_ids(split: str) -> list[str]:
     Args:
         split: "benchmark" (30, by hand), "benchmark-zh" (30, by hand, Chinese), "train" (400) or "dev" (100), both
             generated.
+
+    Raises:
+        ConfigError: There is no such split, or it is "imported", which has no list.
     """
+    if split == "imported":
+        raise ConfigError(
+            "the split 'imported' has no list: its people are files of yours",
+            "name one, or several, with  --scenario FILE.yaml;  echo-env import makes them",
+        )
     if split in HAND_WRITTEN:
         return list(benchmark(split))
     from echo_env.generator import SPLIT_SIZES  # the bank is read only when it is asked for

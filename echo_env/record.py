@@ -2,6 +2,7 @@
 
     RUNS/<policy>/run.json                      the run's header: enough to run it again
     RUNS/<policy>/episodes/<episode id>.jsonl   one line for the header, one a turn, one for the outcome
+    RUNS/<policy>/scenarios/<scenario id>.yaml  of an imported run: people that this package does not know
 
 A line is written whole and flushed; a reader ignores a last line that was torn. Times stand in `run.json` only, so that
 two runs with one seed write the same bytes.
@@ -240,6 +241,11 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    def scenarios(self) -> Path:
+        """Folder of the scenarios that came with an imported run; most runs have none."""
+        return self.path / "scenarios"
 
     @property
     def exists(self) -> bool:

@@ -1,7 +1,7 @@
 """Names to implementations. Nothing is imported until it is asked for.
 
 A target is "module:attribute". Three ways to add one: `register`, an entry point in the group `echo_env.<kind>`, or
-giving "module:attribute" itself wherever a name is taken. An ensemble of judges needs none: `ensemble:one,two`.
+giving "module:attribute" itself wherever a name is taken. Families take arguments: `ensemble:one,two`, `llm:MODEL`.
 """
 
 from __future__ import annotations
@@ -76,8 +76,15 @@ _TARGETS: dict[str, dict[str, str]] = {
     "recipe": {"epm": "echo_env.rewards:epm"},
 }
 
-_FAMILIES: dict[str, dict[str, str]] = {"judge": {"ensemble": "echo_env.agents.ensemble:ensemble_of"}}
-"""Names that take arguments: "ensemble:embedded,second" calls the target with what stands behind the colon."""
+_FAMILIES: dict[str, dict[str, str]] = {
+    "backend": {"llm": "echo_env.agents.world:cast_of"},
+    "judge": {"ensemble": "echo_env.agents.ensemble:ensemble_of", "llm": "echo_env.agents.judge:judge_of"},
+    "actor": {"llm": "echo_env.agents.actor:actor_of"},
+    "director": {"llm": "echo_env.agents.director:director_of"},
+    "policy": {"llm": "echo_env.agents.llmpolicy:policy_of", "vllm": "echo_env.agents.vllmpolicy:policy_of"},
+}
+"""Names that take arguments: "ensemble:embedded,second" calls the target with what stands behind the colon, and so does
+"llm:models.yaml" or "llm:MODEL" (`agents/modelconfig.py`). The target returns what a plain name would stand for."""
 
 
 def register(kind: RegisteredKind, name: str, target: str) -> None:

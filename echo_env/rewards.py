@@ -1,38 +1,65 @@
 """Reward recipes: what a turn is worth.
 
-A recipe looks at one finished turn and returns its parts; the reward is their sum. `group_rewards` applies it to whole
-recorded episodes, a lone episode being a group of one. What needs siblings (group baselines, redundancy) belongs to
-the trainer.
+A recipe looks at one finished turn and returns its parts; the reward is their sum. A recipe with judges of its own
+(`JudgedRecipe`) first asks them for verdicts, which are recorded raw; the parts are then a pure function of the EPM
+state and the verdicts. So `group_rewards` can apply any recipe to whole recorded episodes again, a lone episode being
+a group of one. What needs siblings (group baselines, redundancy) belongs to the trainer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from echo_env.epm import EpmState, Scorer, norm
-from echo_env.types import TRUNCATIONS, End, Episode, Vector
+from echo_env.roles import JudgeView
+from echo_env.types import TRUNCATIONS, End, Episode, Vector, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyView:
+    """What a recipe's own judges see of a turn."""
+
+    judged: JudgeView
+    """Profile, finished exchanges, and the exchange with the reply."""
+    raw: str = ""
+    """The policy's full output, thinking included; empty where it is the reply itself."""
+    reference: str | None = None
+    """A reply to compare with, where the prompt brings one; else a recipe that needs one asks its reference policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a recipe may use of one judged turn."""
+    """What a recipe may use of one turn."""
 
     scorer: Scorer
     before: EpmState
     after: EpmState
     end: End | None
     """How the conversation ended with this turn, if it did."""
+    judged: bool = True
+    """Whether there is an EPM judgement of the turn; else `after` equals `before`."""
+    verdicts: tuple[Verdict, ...] = ()
+    """What the recipe's own judges said."""
 
 
 class Recipe(Protocol):
-    """Turns one judged turn into named parts of a reward."""
+    """Turns one turn into named parts of a reward. Pure: the same step has the same parts."""
 
     id: str
 
-    def turn(self, step: Step) -> dict[str, float]:
-        """Return the parts; the reward is their sum."""
+    def turn(self, step: Step) -> dict[str, float] | None:
+        """Return the parts, whose sum is the reward; None where something that they need is missing."""
+        ...
+
+
+@runtime_checkable
+class JudgedRecipe(Protocol):
+    """A recipe with judges of its own. Built anew for every conversation, it may keep state."""
+
+    async def verdicts(self, view: ReplyView) -> tuple[Verdict, ...]:
+        """Ask them; one that fails gives a verdict without a value."""
         ...
 
 
@@ -53,8 +80,10 @@ class EpmRecipe:
     """The trainer's discount, so that shaping leaves the best policy unchanged."""
     id: str = "epm-1"
 
-    def turn(self, step: Step) -> dict[str, float]:
-        """Return {"shaping": ..., "terminal": ...}."""
+    def turn(self, step: Step) -> dict[str, float] | None:
+        """Return {"shaping": ..., "terminal": ...}; None for a turn without a judgement."""
+        if not step.judged:
+            return None
         p0 = step.after.p0
         shaping = self.discount * potential(step.after.position, p0) - potential(step.before.position, p0)
         return {"shaping": shaping, "terminal": terminal(step.end)}
@@ -75,7 +104,7 @@ def epm(discount: float = 1.0) -> EpmRecipe:
 def group_rewards(recipe: Recipe, episodes: Sequence[Episode], scorer: Scorer) -> list[list[float | None]]:
     """Return the reward of every turn of every episode, computed anew from the recorded levels.
 
-    An unjudged turn is None: left out of every mean and baseline, never a zero.
+    A turn that cannot be rewarded is None: left out of every mean and baseline, never a zero.
     """
     return [_episode_rewards(recipe, episode, scorer) for episode in episodes]
 
@@ -87,5 +116,6 @@ def _episode_rewards(recipe: Recipe, episode: Episode, scorer: Scorer) -> list[f
     for turn in episode.turns:
         before, state = state, scorer.advance(state, turn.judgement.levels if turn.judgement else None)
         end = episode.outcome.end if episode.outcome and turn.index == last else None
-        rewards.append(sum(recipe.turn(Step(scorer, before, state, end)).values()) if turn.judgement else None)
+        parts = recipe.turn(Step(scorer, before, state, end, turn.judgement is not None, turn.verdicts))
+        rewards.append(None if parts is None else sum(parts.values()))
     return rewards

@@ -5,7 +5,7 @@ nothing else. The policy sees the conversation. The actor sees its persona, its 
 director's cue. The judge sees the profile, the conversation and its rubric. Only the director sees everything.
 
 Roles are built afresh for every conversation and may keep state of their own. Methods are coroutines, so that a role
-may be a remote model; the embedded roles never wait.
+may be a remote model; the embedded roles never wait. A role that does says so with `waits = True` (`driving`).
 """
 
 from __future__ import annotations

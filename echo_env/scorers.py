@@ -23,7 +23,6 @@ from echo_env.epm import (
     Detail,
     EpmState,
     Indices,
-    NullTurn,
     Scorer,
     add,
     dot,
@@ -33,7 +32,7 @@ from echo_env.epm import (
     zone_distance,
 )
 from echo_env.errors import ScenarioError, unknown_name
-from echo_env.types import End, Levels, Vector
+from echo_env.types import End, Levels, NullTurn, Vector
 
 DENSITY_SCALE = 2.5
 """Points a turn that count as density 100: rho_max of the published leaderboard."""

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
+from echo_env.driving import both, waits
 from echo_env.epm import EpmState, Scorer, action_vector
 from echo_env.errors import ConfigError, EpisodeOver, RoleFailure, redact
 from echo_env.profiles import Scenario
-from echo_env.rewards import Recipe, Step
+from echo_env.rewards import JudgedRecipe, Recipe, ReplyView, Step
 from echo_env.roles import (
     ActorView,
     Cast,
@@ -29,14 +28,12 @@ from echo_env.roles import (
     cue_of,
     profiles_of,
 )
-from echo_env.types import TRUNCATIONS, Direction, End, EpmDelta, Judgement, Message, Outcome, Turn, storable
+from echo_env.types import TRUNCATIONS, Direction, End, EpmDelta, Judgement, Message, Outcome, Turn, Verdict, storable
 
 UNJUDGED_LIMIT = 3
 """Unjudged turns in a row after which a conversation is truncated."""
 
 _THINK_TAG = re.compile(r"<(/?)think\b[^>]*>", re.IGNORECASE)
-
-T = TypeVar("T")
 
 
 def visible(text: str) -> str:
@@ -104,6 +101,11 @@ class DialogueSession:
         self._unjudged = 0
 
     @property
+    def waits(self) -> bool:
+        """Whether a role or the recipe may wait for a remote model."""
+        return waits(self.cast.actor, self.cast.director, self.cast.judge, self.recipe)
+
+    @property
     def turns(self) -> int:
         """Replies so far."""
         return len(self._history)
@@ -144,7 +146,7 @@ class DialogueSession:
             raise TypeError(f"a reply is a string, got {type(text).__name__}: {text!r:.80}")
         text = storable(text)
         exchange = Exchange(self._messages[-1].text, visible(text))
-        judgement, unjudged = await self._judge(exchange)
+        (judgement, unjudged), verdicts = await self._assess(exchange, text)
         before, self.state = self.state, self.scorer.advance(self.state, judgement.levels if judgement else None)
         self._take_in(exchange, judgement)
         end = self._end()
@@ -154,8 +156,8 @@ class DialogueSession:
         answer, silent = await self._answer(end, direction)
         if silent and end is None:
             end = "unreachable"
-        parts = self.recipe.turn(Step(self.scorer, before, self.state, end)) if judgement else {}
-        if not all(map(math.isfinite, parts.values())):
+        parts = self.recipe.turn(Step(self.scorer, before, self.state, end, judgement is not None, verdicts))
+        if parts and not all(map(math.isfinite, parts.values())):
             raise ConfigError(f"the recipe '{self.recipe.id}' gave a reward that is no number: {parts}")
         turn = Turn(
             index=self.turns,
@@ -165,9 +167,10 @@ class DialogueSession:
             judgement=judgement,
             epm=self._deltas[-1],
             direction=direction,
-            reward=sum(parts.values()) if judgement else None,
-            reward_parts=parts,
-            failure="; ".join(f for f in (unjudged, undirected, silent) if f),
+            reward=None if parts is None else sum(parts.values()),
+            reward_parts=parts or {},
+            verdicts=verdicts,
+            failure="; ".join(f for f in (unjudged, *(v.failure for v in verdicts), undirected, silent) if f),
         )
         self._messages = (*self._messages, Message(role="companion", text=exchange.reply))
         if answer:
@@ -188,6 +191,20 @@ class DialogueSession:
         if self._unjudged >= UNJUDGED_LIMIT:
             return "unjudged"
         return "budget" if self.budget is not None and self.turns >= self.budget else None
+
+    async def _assess(self, exchange: Exchange, raw: str) -> tuple[tuple[Judgement | None, str], tuple[Verdict, ...]]:
+        """Ask the EPM judge and the recipe's own judges, which need nothing of each other."""
+        if not isinstance(self.recipe, JudgedRecipe):
+            return await self._judge(exchange), ()
+        view = JudgeView(self._judge_profile, self._history, exchange)
+        asked = self._verdicts(self.recipe, ReplyView(view, "" if raw == exchange.reply else raw))
+        return await both(self._judge(exchange), asked, waiting=waits(self.cast.judge, self.recipe))
+
+    async def _verdicts(self, recipe: JudgedRecipe, view: ReplyView) -> tuple[Verdict, ...]:
+        try:
+            return await recipe.verdicts(view)
+        except Exception as e:  # as with the judge: a fault of the recipe's judges is recorded as a missing verdict
+            return (Verdict(kind="recipe", judge=self.recipe.id, value=None, failure=_fault("recipe", e)),)
 
     async def _judge(self, exchange: Exchange) -> tuple[Judgement | None, str]:
         try:
@@ -240,18 +257,3 @@ class DialogueSession:
 def _fault(role: str, error: Exception) -> str:
     """Say in a record what a role's fault was, without secrets and at bounded length."""
     return redact(f"{role}: {type(error).__name__}: {error}")[:500]
-
-
-def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits, without an event loop (which a notebook has running already).
-
-    Raises:
-        RuntimeError: It did wait, on a remote role for example.
-    """
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    coroutine.close()
-    raise RuntimeError("this conversation waits for remote roles: drive it with 'await session.reply(...)'")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat
 
 SCHEMA_VERSION = 1
 """Version of the episode file's format. A change that old readers cannot follow raises it, with a lift in `record`."""
@@ -72,6 +72,17 @@ class Levels(NamedTuple):
     p_neg: int = 0
 
 
+class NullTurn(NamedTuple):
+    """A published turn whose judge left a level blank, with the move that its publisher counted in its place.
+
+    `official` replays the move, to reproduce a published figure. The other scorers take the turn as unjudged.
+    """
+
+    vector: Vector
+    levels: Levels
+    """The levels that were given, 0 for each blank one: they enter S_net and R_pen."""
+
+
 class Message(Record):
     """One utterance of the conversation, as both sides saw it."""
 
@@ -95,6 +106,52 @@ class Evidence(Record):
     reason: Text = ""
 
 
+class Usage(Record):
+    """What asking a model took; counts of one or more calls."""
+
+    calls: int = 0
+    """Calls that were answered, a repair included."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: FiniteFloat | None = 0.0
+    """US dollars; None where a price is not known."""
+
+    def __add__(self, other: Usage) -> Usage:
+        """Return the sum; of unknown cost where either's is."""
+        return Usage(
+            calls=self.calls + other.calls,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cost=None if self.cost is None or other.cost is None else self.cost + other.cost,
+        )
+
+
+def _unset(value: object) -> bool:
+    """Whether a field that few records use says nothing; it is left out of the file then."""
+    return value is None or value == "" or value == () or value == {}
+
+
+class Verdict(Record):
+    """What a recipe's own judge made of one reply, beside EPM: raw, before any shaping.
+
+    A judge that failed leaves `value` None and says why in `failure`; there is no stand-in number.
+    """
+
+    kind: Text
+    """What was asked: "humanlike", "empathy", "unifireward", "sage" ..."""
+    judge: Text
+    """Id of the judge, with its version."""
+    value: FiniteFloat | None
+    """Range by kind; None where there is no verdict."""
+    parts: dict[str, FiniteFloat] = Field(default_factory=dict, exclude_if=_unset)
+    """What the value is made of, where it has parts: {"process": 1.0}."""
+    reasoning: Text = Field(default="", exclude_if=_unset)
+    reference: Text = Field(default="", exclude_if=_unset)
+    """The reply that it was compared with, where it was."""
+    usage: Usage | None = Field(default=None, exclude_if=_unset)
+    failure: Text = Field(default="", exclude_if=_unset)
+
+
 HARMFUL = ".neg.2.harmful"
 """Ends the anchor of a reply that the safety gate flagged; its axis stands before it."""
 CRISIS = "crisis: "
@@ -112,6 +169,9 @@ class Judgement(Record):
     judge: Text
     """Id of the judge, with its version."""
     note: Text = ""
+    reasoning: Text = Field(default="", exclude_if=_unset)
+    """What a model thought before it judged."""
+    usage: Usage | None = Field(default=None, exclude_if=_unset)
 
     @property
     def harmful(self) -> bool:
@@ -136,6 +196,7 @@ class Direction(Record):
     """Ids of the lines that the story offers now, most wanted first."""
     reason: Text = ""
     """Why, for the record. Never shown to the actor."""
+    usage: Usage | None = Field(default=None, exclude_if=_unset)
 
 
 class EpmDelta(Record):
@@ -173,10 +234,14 @@ class Turn(Record):
     direction: Direction | None
     """The director's call after this reply; None on the turn that ended the conversation."""
     reward: float | None
-    """None where the turn was not judged."""
+    """None where the turn was not judged, or a verdict that the recipe needs is missing."""
     reward_parts: dict[str, float] = Field(default_factory=dict)
+    verdicts: tuple[Verdict, ...] = Field(default=(), exclude_if=_unset)
+    """What the recipe's own judges said, raw."""
     failure: Text = ""
     """Why there is no judgement, direction or next message; empty where all went well."""
+    published: NullTurn | None = Field(default=None, exclude_if=_unset)
+    """Of an imported turn whose judge left a level blank: what its publisher counted. None everywhere else."""
 
 
 class Outcome(Record):

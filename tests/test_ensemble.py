@@ -13,10 +13,10 @@ from echo_env.agents.embedded.judge import EmbeddedJudge
 from echo_env.agents.ensemble import EnsembleJudge, ensemble_of, median_levels, recorded_spread, spread
 from echo_env.agents.gated import GATE
 from echo_env.build import WorldConfig, build_session
+from echo_env.driving import run_now
 from echo_env.errors import ConfigError, RoleFailure
 from echo_env.profiles import get_scenario
 from echo_env.roles import Exchange, JudgeView, profiles_of
-from echo_env.session import run_now
 from echo_env.types import Evidence, Judgement, Levels
 
 LEVELS = st.builds(Levels, *(st.integers(0, 2), st.integers(-2, 0)) * 3)

@@ -12,11 +12,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from echo_env import epm
-from echo_env.epm import INDEX_NAMES, EpmState, NullTurn, Scorer
+from echo_env.epm import INDEX_NAMES, EpmState, Scorer
 from echo_env.errors import ConfigError, ScenarioError
 from echo_env.metrics import compose
 from echo_env.scorers import PaperScorer, get_scorer
-from echo_env.types import Levels, Vector
+from echo_env.types import Levels, NullTurn, Vector
 
 STRICT, OFFICIAL, PAPER = (get_scorer(name) for name in ("strict", "official", "paper"))
 SCORERS = pytest.mark.parametrize("scorer", [STRICT, OFFICIAL, PAPER], ids=lambda s: s.name)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo_env.epm import INDEX_NAMES, Indices, NullTurn
+from echo_env.epm import INDEX_NAMES, Indices
 from echo_env.errors import ConfigError, RecordError
 from echo_env.levels import LevelFile, read_level_file, score_file
 from echo_env.metrics import (
@@ -30,7 +30,7 @@ from echo_env.metrics import (
 )
 from echo_env.scorers import get_scorer
 from echo_env.significance import bootstrap_means, mcnemar_exact, sign_flip_test
-from echo_env.types import Levels
+from echo_env.types import Levels, NullTurn
 
 TABLES = json.loads((Path(__file__).parent / "goldens" / "echo_n1_tables.json").read_text(encoding="utf-8"))
 MODELS = pytest.mark.parametrize("model", TABLES["table_8"]["rows"])

@@ -35,13 +35,13 @@ from echo_env.agents.redteam.report import RedteamConfig, RedteamReport, attack_
 from echo_env.agents.redteam.search import Point, SearchConfig, Searcher, best_at, search
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed
 from echo_env.cli import app
+from echo_env.driving import run_now
 from echo_env.errors import ConfigError, RecordError, RoleFailure, ScenarioError
 from echo_env.metrics import summarise
 from echo_env.profiles import benchmark, get_scenario, scenario_ids
 from echo_env.record import read_episode
 from echo_env.roles import JudgeView, Observation
 from echo_env.scorers import get_scorer
-from echo_env.session import run_now
 from echo_env.types import AXES, Judgement, Message
 
 ATTACKS = attack_names()

@@ -10,11 +10,11 @@ import pytest
 from echo_env.agents.embedded.skilled import Skilled
 from echo_env.agents.rollout import RunConfig, RunResult, run
 from echo_env.build import WorldConfig, conversation_seed
+from echo_env.driving import run_now
 from echo_env.errors import ConfigError
 from echo_env.profiles import scenario_ids
 from echo_env.record import read_episode
 from echo_env.roles import Observation
-from echo_env.session import run_now
 
 IDS = scenario_ids("benchmark")[:4]
 AT_FAULT = IDS[1]

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from echo_env.driving import run_now
 from echo_env.epm import EpmState, Scorer, norm
 from echo_env.errors import EchoError, EpisodeOver, RoleFailure
 from echo_env.profiles import Scenario, get_scenario
 from echo_env.rewards import EpmRecipe, Step, epm, group_rewards, potential, terminal
 from echo_env.roles import ActorView, Cast, DirectorView, JudgeView
 from echo_env.scorers import get_scorer
-from echo_env.session import Advance, DialogueSession, run_now, visible
+from echo_env.session import Advance, DialogueSession, visible
 from echo_env.types import TRUNCATIONS, Direction, End, Episode, EpisodeHeader, Judgement, Levels, Outcome, Turn
 
 SCENARIO = get_scenario("career-01")

@@ -77,7 +77,7 @@ class EmbeddedDirector:
         lacking = _lacking(view)
         if turn % HINT_EVERY == HINT_EVERY - 1 and _unmoved(view, lacking):
             return self._hint(view, lacking, f"axis {lacking} has not moved for {HINT_EVERY} turns")
-        open_chapters = [c for c in COURSE if self._untold[c]]
+        open_chapters = [c for c in COURSE if self._untold.get(c)]
         if "turn" in open_chapters and turn >= 6 and _way_left(view) < HALFWAY:
             return self._reveal(view, "turn", lacking, "nearly half of the way is done")
         open_chapters = [c for c in open_chapters if c != "turn"] or open_chapters

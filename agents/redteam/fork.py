@@ -166,7 +166,7 @@ class Branch:
             return Weighed(text, None, None, judge)
         after = session.scorer.advance(session.state, judgement.levels)
         parts = session.recipe.turn(Step(session.scorer, session.state, after, after.end))
-        return Weighed(text, judgement, sum(parts.values()), judge)
+        return Weighed(text, judgement, None if parts is None else sum(parts.values()), judge)
 
     async def take(self, weighed: Weighed) -> None:
         """Say a reply that was weighed here; costs no further judge call."""

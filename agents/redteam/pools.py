@@ -11,9 +11,9 @@ from pydantic import Field, ValidationError
 
 from echo_env.agents.embedded.skilled import Skilled
 from echo_env.build import WorldConfig, build_session, conversation_seed
+from echo_env.driving import run_now
 from echo_env.errors import ScenarioError
 from echo_env.profiles import Scenario, data_root, get_scenario, scenario_ids
-from echo_env.session import run_now
 from echo_env.types import Axis, Record
 from echo_env.yamlfiles import read_yaml
 
