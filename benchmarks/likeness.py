@@ -34,8 +34,13 @@ BARS = {
 }
 
 
-def lines(split: str, language: str) -> list[list[tuple[str, ...]]]:
-    """Return the content words of each line of a split, by domain, each line once."""
+LINES_OF = {"characters": ("benchmark-zh", "zh")}
+"""Encoder -> the split and language of the lines that it is measured on, where not the English train split."""
+
+
+def lines(encoder: str = "wordllama") -> list[list[tuple[str, ...]]]:
+    """Return the content words of each line that an encoder is measured on, by domain, each line once."""
+    split, language = LINES_OF.get(encoder, ("train", "en"))
     ids = scenario_ids(split)
     found: dict[str, str] = {}
     for name in ids[:: max(1, len(ids) // SCENARIOS)]:
@@ -110,9 +115,8 @@ def cosines(encoder: str, by_domain: Sequence[Sequence[tuple[str, ...]]]) -> dic
 
 def main() -> None:
     """Print the table."""
-    english, own = lines("train", "en"), lines("benchmark-zh", "zh")
-    print(f"{sum(map(len, english))} lines, {sum(map(len, own))} in Chinese")
-    by_encoder = {name: cosines(name, own if name == "characters" else english) for name in SCALES}
+    print(f"{sum(map(len, lines()))} lines, {sum(map(len, lines('characters')))} in Chinese")
+    by_encoder = {name: cosines(name, lines(name)) for name in SCALES}
     for name, found in by_encoder.items():
         for kind, values in found.items():
             print(f"{name}, {kind}: {len(values)}, mean {values.mean():.3f}, deviation {values.std():.3f}")
