@@ -14,6 +14,7 @@ a version of it does not have what they need, calls go its plain way, slower.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import warnings
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -42,6 +43,8 @@ def litellm() -> Any:
     except ImportError:
         raise missing_extra("litellm", "llm") from None
     module.suppress_debug_info = True  # else it prints where to file issues
+    if "LITELLM_LOG" not in os.environ:  # else it tells of every call
+        logging.getLogger("LiteLLM").setLevel(logging.WARNING)
     # at its first calls it imports more of itself, and pydantic is not happy with some of that
     warnings.filterwarnings("ignore", ".* on TypedDict class ", UserWarning, "pydantic")
     return module

@@ -125,7 +125,7 @@ def run(
         list[str] | None, typer.Option(help="Registered name, module:attribute, or a local model folder. Repeatable.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; options given here win.")] = None,
-    split: Annotated[str, typer.Option(help="benchmark, train, dev or chitchat.")] = "benchmark",
+    split: Annotated[str, typer.Option(help="benchmark, benchmark-zh, train, dev or chitchat.")] = "benchmark",
     scenario: Annotated[
         list[str] | None, typer.Option(help="Ids or YAML files, in place of a split. Repeatable.")
     ] = None,
