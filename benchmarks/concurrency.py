@@ -197,9 +197,7 @@ def tell(counted: dict[str, Any], spent: dict[str, float], limit: int) -> None:
         print(f"  critical path of the slowest conversation: {slowest:.2f} s; {wall / slowest:.2f} x that")
     else:
         kept, mean = counted["full"] / counted["busy"], counted["area"] / counted["busy"]
-        print(
-            f"  in flight at the server: {counted['most']} at most, {mean:.2f} in the mean, {limit} for {kept:.0%} of the time"
-        )
+        print(f"  in flight: {counted['most']} at most, {mean:.2f} in the mean, {limit} for {kept:.0%} of the time")
 
 
 if __name__ == "__main__":
