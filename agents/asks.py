@@ -59,7 +59,8 @@ class Ask:
     """Exactly one of these must be called, once."""
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Values that the texts of a field (by its name, wherever it stands in the form) are to be chosen from. A server
-    that holds its model to the form cannot give others; of any other, `check` asks the same. Not part of the key."""
+    that holds its model to the form cannot give others; of any other, `check` asks the same. With `tools` they must be
+    words of our own, which the model sees; with a schema they reach own servers alone. Not part of the key."""
     seed: int | None = None
     temperature: float | None = None
     """None is the model's own, as for `max_tokens`."""

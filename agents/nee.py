@@ -92,7 +92,7 @@ class LlmReviewer:
         written = prompt("nee", language)
         messages = written.render(
             person=card(profile.persona, profile.situation, language),
-            needs=needs(profile.needs, language),
+            needs=needs(profile.needs, language, axes=False),
             turns=len(turns),
             talk=talk([Exchange(t.user, t.reply) for t in turns], language, max(LEAST, MOST // (2 * len(turns)))),
             closing=cut(episode.outcome.closing, 400) if episode.outcome else "",
