@@ -89,6 +89,11 @@ class CacheConfig(Record):
     folder: Path | None = None
     """None is the user's cache: `$ECHO_ENV_CACHE`, else `~/.cache/echo-env`, and in it `verdicts`."""
 
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _off(cls, value: object) -> object:
+        return "off" if value is False else value  # what YAML makes of an unquoted `off`
+
     def place(self) -> Path:
         """Return the folder."""
         root = Path(os.environ.get("ECHO_ENV_CACHE") or Path.home() / ".cache" / "echo-env")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from llmserver import VENV, VllmServer
 
 from echo_env.agents.actor import LlmActor
 from echo_env.agents.director import LlmDirector
-from echo_env.agents.facets import draw
+from echo_env.agents.facets import Plan, draw
 from echo_env.agents.genrm import EmpathyJudge, HumanlikeJudge
 from echo_env.agents.iedr import rate
 from echo_env.agents.judge import LlmJudge
@@ -65,6 +66,8 @@ def models(server: VllmServer, tmp_path_factory: pytest.TempPathFactory) -> Path
         "  director: {max_tokens: 240}\n"
         "  actor: {max_tokens: 48}\n"
         "  policy: {max_tokens: 32}\n"
+        "  companion: {max_tokens: 32}\n"
+        "  user: {max_tokens: 32}\n"
         "cache: {mode: auto, folder: cassette}\n"
     )
     return file
@@ -86,6 +89,12 @@ VIEW = ReplyView(
     f"<strategy>reflecting feelings</strategy></think>{EXCHANGE.reply}",
     reference="That sounds hard. Maybe talk to the chef?",
 )
+
+
+def short_plan() -> Plan:
+    """A conversation of three exchanges at most, to be synthesized."""
+    plan = draw("en", 0, 0)
+    return replace(plan, length=plan.length.model_copy(update={"exchanges": (2, 3)}))
 
 
 def requests(client: LlmClient) -> dict[str, Coroutine[Any, Any, object]]:
@@ -111,7 +120,7 @@ def requests(client: LlmClient) -> dict[str, Coroutine[Any, Any, object]]:
         "nee": LlmReviewer(client, client.models.of("nee")).review(episode, JUDGE),
         "sentient": SentientJudge(client).verdict(VIEW),
         "unifireward": UnifiReward(client).verdict(VIEW),
-        "synth_user": converse(client, draw("en", 0, 0)),
+        "companion": converse(client, short_plan()),
     }
 
 
@@ -129,7 +138,7 @@ def asked(models: Path) -> dict[str, object]:
 
 ROLES = (
     "judge", "director", "actor", "policy", "humanlike", "empathy", "iedr", "nee", "sentient", "unifireward",
-    "synth_user", "synth_companion", "synth_director",
+    "companion", "user",
 )  # fmt: skip
 
 
