@@ -122,12 +122,13 @@ class _Screen:
         """Show what a reply did, and what went wrong beside it."""
         from echo_env.env import epm_line
 
+        lines = [f"{v.kind}  {'missing' if v.value is None else f'{v.value:.2f}'}" for v in turn.verdicts]
+        if turn.judgement is not None or not turn.verdicts:
+            lines = [epm_line(turn) if turn.judgement is not None else "EPM  not judged", *lines]
         if not self.hide:
-            unjudged = turn.judgement is None and turn.failure
-            typer.echo(_styled("    EPM  not judged" if unjudged else f"    {epm_line(turn)}", "state"))
-            for v in turn.verdicts:
-                typer.echo(_styled(f"    {v.kind}  {'missing' if v.value is None else f'{v.value:.2f}'}", "state"))
-            if not self.explained and not unjudged:
+            for line in lines:
+                typer.echo(_styled(f"    {line}", "state"))
+            if not self.explained and turn.judgement is not None:
                 typer.echo(LEGEND, err=True)
                 self.explained = True
         if turn.failure:

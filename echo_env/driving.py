@@ -7,9 +7,11 @@ which also works where one is running already (a notebook). The others run on on
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -44,7 +46,16 @@ def _loop(process: int) -> asyncio.AbstractEventLoop:
     """Return this process's loop for `drive`; a fork starts its own, since threads do not survive one."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="echo-env-loop", daemon=True).start()
+    atexit.register(_close, loop, process)
     return loop
+
+
+def _close(loop: asyncio.AbstractEventLoop, process: int) -> None:
+    """Let what hangs on the loop, a client's connections for example, close before the interpreter is gone."""
+    if os.getpid() != process:  # a fork, in which this loop does not run
+        return
+    with suppress(TimeoutError):
+        asyncio.run_coroutine_threadsafe(loop.shutdown_asyncgens(), loop).result(timeout=5)
 
 
 async def both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U], *, waiting: bool) -> tuple[T, U]:

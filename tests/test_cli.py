@@ -495,28 +495,6 @@ def test_a_malformed_record_in_a_run_is_told(echo: Run, tmp_path: Path) -> None:
 # ---- play ----------------------------------------------------------------------------------------------------------
 
 
-def test_play_with_a_person_who_leaves(echo: Run) -> None:
-    done = echo("play", "--scenario", "career-01", stdin="What happened?\n\nThat sounds lonely.\n")
-    assert done.code == 0
-    assert done.out.startswith("Archie: Thirty-six years on the tugs")
-    assert done.out.count("EPM  C ") == 3
-    assert done.out.count("Archie: ") == 4
-    assert "Ctrl-D" in done.err
-    again = echo("play", "--scenario", "career-01", stdin="What happened?\n\nThat sounds lonely.\n")
-    assert again.out == done.out
-    hidden = echo("play", "--scenario", "career-01", "--hide", stdin="What happened?\n")
-    assert "EPM" not in hidden.out
-    assert echo("play", "--seed", 3).code == 0
-
-
-def test_play_in_a_pipe(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "echo_env.cli", "play", "--scenario", "family-01", "--seed", "2"]
-    done = subprocess.run(command, input="Go on.\n", capture_output=True, text=True, cwd=tmp_path, timeout=60)
-    assert done.returncode == 0
-    assert done.stdout.count("EPM  C ") == 1
-    assert "Traceback" not in done.stderr
-
-
 def test_watch_a_policy_to_the_end(echo: Run) -> None:
     done = echo("play", "--policy", "lecturer", "--scenario", "career-02")
     assert done.code == 0

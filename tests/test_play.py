@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from faultserver import FaultServer
 
 from echo_env import cli
 from echo_env.agents.human import printable, read_reply
@@ -94,10 +95,17 @@ class Terminal:
     def type(self, text: str | bytes) -> None:
         os.write(self.fd, text.encode() if isinstance(text, str) else text)
 
+    def interrupt(self) -> None:
+        """Press Ctrl-C, a moment after the prompt: readline is deaf between showing it and waiting for a key."""
+        time.sleep(0.5)
+        self.type("\x03")
+
     def end(self) -> int:
         """Wait for the command, and return its exit code."""
         deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
+        while True:
+            if time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGKILL)
             if select.select([self.fd], [], [], 0.1)[0]:
                 try:
                     self.seen += os.read(self.fd, 65536).decode("utf-8", "replace")
@@ -195,7 +203,7 @@ def test_ctrl_c_leaves_a_record(terminal: Callable[..., Terminal], tmp_path: Pat
     t.until(r"EPM.*you: ")
     t.type("Wait.\r")
     t.until(r"\.\.\.")
-    t.type("\x03")
+    t.interrupt()
     assert t.end() == 130
     assert "Traceback" not in t.seen
     assert "recorded in runs" in t.seen
@@ -239,7 +247,7 @@ def test_ctrl_c_and_ctrl_d_in_a_run_by_hand(terminal: Callable[..., Terminal], t
     t.until("Somebody writes to you.*you: ")
     t.type("One.\r")
     t.until("you: ")
-    t.type("\x03")
+    t.interrupt()
     assert t.end() == 130
     assert "Traceback" not in t.seen
     assert "--resume goes on" in t.seen
@@ -256,6 +264,7 @@ def test_a_talk_in_a_pipe_is_a_whole_transcript(echo: Echo) -> None:
     assert done.out.count("EPM  C ") == 3
     assert re.findall(r"^you: (.*)$", done.out, re.MULTILINE) == ["Tell me.", "", "It stings.\ufffd"]
     assert "\x1b" not in done.out + done.err
+    assert echo("play", "--scenario", "career-01", said=said).out == done.out
     hidden = echo("play", "--scenario", "career-01", "--hide", said=said)
     assert hidden.code == 0
     assert "EPM" not in hidden.out + hidden.err
@@ -313,6 +322,27 @@ def test_a_lost_judge_is_told_in_a_line_and_the_talk_goes_on(echo: Echo) -> None
     done = echo("play", "--judge", "remote:Lost", "--scenario", "career-01", "--hide", said=b"One.\n")
     assert "EPM" not in done.out
     assert "no answer within 60 s" in done.err
+
+
+def test_a_world_of_language_models_ends_cleanly(tmp_path: Path) -> None:
+    """A process of its own: what hangs on the loop of remote roles must be closed when it ends."""
+    env = os.environ | {"ECHO_ENV_CACHE": str(tmp_path)}
+    with FaultServer() as server:
+        command = [*PLAY, "--scenario", "career-01", "--backend", f"llm:hosted_vllm/any@{server.url}"]
+        done = subprocess.run(command, input=b"Go on.\n", capture_output=True, cwd=tmp_path, env=env, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(b"Archie: I hear you.") == 2
+    assert b"    EPM  C " in done.stdout
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
+
+
+def test_chit_chat_has_no_state_to_show(echo: Echo) -> None:
+    done = echo("play", "--split", "chitchat", "--recipe", "humanlike", said=b"Ha! Was it cold?\n")
+    assert done.code == 0, done.err
+    assert re.search(r"^    humanlike  [01]\.\d\d$", done.out, re.MULTILINE)
+    assert "EPM" not in done.out
+    assert "do they feel met" not in done.err
 
 
 @pytest.mark.usefixtures("remote")
