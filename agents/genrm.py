@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Literal, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -16,9 +16,9 @@ from pydantic import BaseModel, BeforeValidator, Field
 from echo_env.agents.asks import Answer, Ask, ChatMessage
 from echo_env.agents.llm import LlmClient, client_of
 from echo_env.agents.prompting import Prompt, prompt
+from echo_env.agents.transcript import talk
 from echo_env.errors import RoleFailure
 from echo_env.rewards import ReplyView
-from echo_env.roles import Exchange
 from echo_env.types import Usage, Verdict
 
 WINDOW = 8
@@ -103,8 +103,9 @@ class HumanlikeJudge:
         reply = judged.exchange.reply[:LONGEST_REPLY]
         if not reply.strip():
             return Verdict(kind="humanlike", judge=self.id, value=0.0, reasoning=SILENT)
-        written = prompt(self._prompt, judged.profile.language)
-        values = {"talk": _talk(judged.history, judged.profile.language), "message": judged.exchange.user}
+        language = judged.profile.language
+        written = prompt(self._prompt, language)
+        values = {"talk": talk(judged.history[-WINDOW:], language, LONGEST), "message": judged.exchange.user}
         messages = written.render(reply=reply, **(values if self._context else {}))
         found, answer = await _ask(self._client, "humanlike", messages, written.key, HumanlikeAnswer)
         return Verdict(
@@ -162,7 +163,7 @@ class EmpathyJudge:
         language = judged.profile.language
         written, again = prompt("empathy", language), prompt("self_correction", language)
         messages = written.render(
-            talk=_talk(judged.history, language),
+            talk=talk(judged.history[-WINDOW:], language, LONGEST),
             message=judged.exchange.user,
             reply_a=a,
             reply_b=b,
@@ -254,20 +255,6 @@ async def _ask(
     if not isinstance(answer.parsed, schema):
         raise RoleFailure(f"the {role} judge gave no {schema.__name__}")
     return answer.parsed, answer
-
-
-_SPEAKERS = {"en": ("Person", "Companion"), "zh": ("对方", "陪伴者")}
-
-
-def _talk(history: Sequence[Exchange], language: str) -> str:
-    """Return the last exchanges, a message on a line of its own, so that none can pass for another speaker's."""
-    person, companion = _SPEAKERS[language]
-    return "\n".join(f"{person}: {_line(e.user)}\n{companion}: {_line(e.reply)}" for e in history[-WINDOW:])
-
-
-def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 1] + "\u2026"
 
 
 def _lines(answer: Answer, found: BaseModel) -> str:

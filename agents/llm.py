@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
@@ -57,6 +58,10 @@ class LlmClient:
         self._random = random.Random()  # for waits alone
         self._tally = Tally()
         self._flights: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Flight]] = WeakKeyDictionary()
+
+    def __reduce__(self) -> tuple[Callable[[ModelsConfig], LlmClient], tuple[ModelsConfig]]:
+        """Copy and pickle as its configuration: whoever copies an environment under way shares limits and answers."""
+        return client_of, (self.models,)
 
     def usage(self) -> dict[str, RoleUsage]:
         """Return by role what was asked, spent, retried and lost up to now."""
