@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -12,7 +13,7 @@ from typing import Any
 
 from echo_env.agents.asks import ChatMessage, Failure
 from echo_env.agents.modelconfig import ModelConfig
-from echo_env.agents.quiet import completion, litellm
+from echo_env.agents.quiet import completion, litellm, ready
 from echo_env.errors import ConfigError, redact
 from echo_env.types import Usage, storable
 
@@ -36,6 +37,7 @@ _BY_CAUSE: dict[str, Failure] = {
     "JSONDecodeError": "format",
 }
 """What went wrong, by the name of an error in the chain of causes, the first of these that is in it."""
+_KEYLESS = re.compile(r"missing credentials|api[_ ]key", re.IGNORECASE)
 _BY_STATUS: dict[int, Failure] = {401: "auth", 403: "auth", 408: "timeout", 429: "rate_limit"}
 
 
@@ -80,7 +82,7 @@ class Fault:
         return self.kind in ("timeout", "rate_limit", "server", "connection", "cut", "format")
 
 
-def key_of(config: ModelConfig) -> str | None:
+def secret_of(config: ModelConfig) -> str | None:
     """Return the key that a model is asked with; None leaves it to LiteLLM's own variables.
 
     Raises:
@@ -99,10 +101,14 @@ def key_of(config: ModelConfig) -> str | None:
 
 def shown(text: object, config: ModelConfig) -> str:
     """Return a short text without keys, for an error or a record."""
-    found = str(text)[: 20 * SHOWN].partition("Traceback (most recent")[0].strip()
-    key = os.environ.get(config.api_key_env or "", "").strip()
-    found = redact(found.replace(key, "[redacted]") if key else found)
+    found = redact(_clean(str(text)[: 20 * SHOWN].partition("Traceback (most recent")[0].strip(), config))
     return found if len(found) <= SHOWN else found[:SHOWN] + " ..."
+
+
+def _clean(text: str | None, config: ModelConfig) -> str:
+    """Return what a server said as a record may hold it: storable, and without the key, should it repeat that."""
+    found, key = storable(text or ""), os.environ.get(config.api_key_env or "", "").strip()
+    return found.replace(key, "[redacted]") if key and key in found else found
 
 
 async def complete(config: ModelConfig, request: Request) -> Completion | Fault:
@@ -112,7 +118,7 @@ async def complete(config: ModelConfig, request: Request) -> Completion | Fault:
         ConfigError: There is no key.
         MissingExtra: LiteLLM is not installed.
     """
-    litellm()  # out here: that it is not installed is no failure of a call
+    ready()  # out here: that LiteLLM is not installed is no failure of a call, and to import it takes no call's time
     arguments = _arguments(config, request)
     lost: Exception
     try:
@@ -133,7 +139,7 @@ def _arguments(config: ModelConfig, request: Request) -> dict[str, Any]:
     return {
         "messages": [{"role": m.role, "content": storable(m.content)} for m in request.messages],
         "api_base": config.api_base,
-        "api_key": key_of(config),
+        "api_key": secret_of(config),
         "temperature": request.temperature,
         **({"top_p": config.top_p} if config.top_p < 1 else {}),  # some models refuse it beside a temperature
         "max_tokens": request.max_tokens,
@@ -158,11 +164,14 @@ def _completion(response: Any, config: ModelConfig) -> Completion | Fault:
         completion_tokens=getattr(used, "completion_tokens", 0) or 0,
         cost=_cost(response, config),
     )
-    calls = tuple(
-        (storable(c.function.name or ""), storable(c.function.arguments or "")) for c in message.tool_calls or ()
+    called = [c.function for c in message.tool_calls or ()]
+    return Completion(
+        text=_clean(message.content, config),
+        thinking=_clean(getattr(message, "reasoning_content", None), config),
+        calls=tuple((_clean(c.name, config), _clean(c.arguments, config)) for c in called),
+        finish=choice.finish_reason or "",
+        usage=usage,
     )
-    thinking = getattr(message, "reasoning_content", None) or ""
-    return Completion(storable(message.content or ""), storable(thinking), calls, choice.finish_reason or "", usage)
 
 
 def _cost(response: Any, config: ModelConfig) -> float | None:
@@ -209,23 +218,25 @@ def _kind(error: Exception) -> Failure:
             return kind
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
-        return "other"
+        return "format" if "Invalid response object" in str(error) else "other"  # JSON, but no chat completion
     return _BY_STATUS.get(status, "server" if status >= 500 else "refused" if status >= 400 else "other")
 
 
 def _wants_a_key(error: Exception, config: ModelConfig) -> bool:
     """Whether LiteLLM found no key; a server that refuses one is a failure like others."""
+    if config.api_key_env is not None or config.api_base is not None:
+        return False
     asked = any(type(e).__name__ == "HTTPStatusError" for e in _chain(error))
-    return config.api_key_env is None and config.api_base is None and not asked and _kind(error) == "auth"
+    return not asked and (_kind(error) == "auth" or bool(_KEYLESS.search(str(error))))
 
 
 def _retry_after(error: Exception) -> float | None:
-    response = getattr(error, "response", None)
-    for headers in (getattr(error, "litellm_response_headers", None), getattr(response, "headers", None)):
-        value = (headers or {}).get("retry-after")
-        try:
-            if value is not None:
-                return max(0.0, float(value))
-        except ValueError:  # a date: the usual wait will do
-            continue
+    for cause in _chain(error):
+        answered = getattr(cause, "response", None)
+        for place, name in ((cause, "headers"), (answered, "headers"), (cause, "litellm_response_headers")):
+            headers = getattr(place, name, None)
+            try:
+                return max(0.0, float(headers["retry-after"]))  # type: ignore[index]
+            except (TypeError, KeyError, ValueError):  # no headers, not said, or a date: the usual wait will do
+                continue
     return None

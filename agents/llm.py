@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -166,7 +167,7 @@ class LlmClient:
         )
         tokens = sum(len(m.content) for m in messages) // 4 + request.max_tokens
         way = lane(config)
-        for attempt in range(config.retries + 1):
+        for attempt in count():
             async with way.enter(config, tokens) as took:
                 got = await complete(config, request)
                 took(got.usage.prompt_tokens + got.usage.completion_tokens if isinstance(got, Completion) else 0)
@@ -174,12 +175,12 @@ class LlmClient:
                 self._tally.spent(ask.role, got.usage)
                 return replace(got, tries=tries + attempt + 1)
             if not got.transient or attempt == config.retries:
-                break
+                raise LlmFailure(got.message, _HINTS.get(got.kind, ""), got.kind, tries + attempt + 1)
             self._tally.retried(ask.role, got.kind)
             if got.kind == "rate_limit" and got.retry_after:
                 way.close_for(min(got.retry_after, LONGEST_WAIT))
             await asyncio.sleep(pause(attempt, got.retry_after, self._random.random()))
-        raise LlmFailure(got.message, _HINTS.get(got.kind, ""), got.kind, tries + attempt + 1)
+        raise AssertionError("the loop ends by itself")
 
 
 def pause(attempt: int, asked: float | None, chance: float) -> float:
@@ -191,7 +192,8 @@ def pause(attempt: int, asked: float | None, chance: float) -> float:
         chance: 0 to 1; the pause lies between half and all of its length, so that calls which failed together do not
             come back together.
     """
-    return min(max(FIRST_WAIT * 2**attempt * (1 + chance) / 2, asked or 0.0), LONGEST_WAIT)
+    doubled = FIRST_WAIT * float(2**attempt)
+    return min(max(doubled * (1 + chance) / 2, asked or 0.0), LONGEST_WAIT)
 
 
 async def _end(task: asyncio.Task[Answer]) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import warnings
 from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime
 from functools import cache
@@ -35,10 +36,14 @@ def litellm() -> ModuleType:
     """
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else the import fetches prices
     try:
-        import litellm as module
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import litellm as module
     except ImportError:
         raise missing_extra("litellm", "llm") from None
     module.suppress_debug_info = True  # else it prints where to file issues
+    # at its first calls it imports more of itself, and pydantic is not happy with some of that
+    warnings.filterwarnings("ignore", ".* on TypedDict class ", UserWarning, "pydantic")
     return module
 
 
@@ -94,6 +99,16 @@ def _goes_straight() -> bool:
         return bool(said.choices[0].message.content == "yes")
     except Exception:
         return False
+
+
+def ready() -> None:
+    """Import LiteLLM, and find out how it can be called; a few seconds at the first call.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    litellm()
+    _goes_straight()
 
 
 async def completion(model: str, own_server: bool, **arguments: Any) -> Any:

@@ -72,6 +72,12 @@ class Call:
         return str(self.messages[-1]["content"])
 
     @property
+    def material(self) -> str:
+        """What is asked about: the last message with a data block, else the first of the user."""
+        told = [str(m["content"]) for m in self.messages if m["role"] == "user"] or [self.last]
+        return next((t for t in reversed(told) if "<data" in t), told[0])
+
+    @property
     def tools(self) -> dict[str, dict[str, Any]]:
         """Parameters' schema by tool name; of the request, else as a message lists them."""
         if self.body.get("tools"):
@@ -209,7 +215,7 @@ class FaultServer:
             return web.Response()
         if behaviour in ("429", "500", "400", "401"):
             return self._refuse(call, int(behaviour))
-        body = json.dumps(self._completion(call, behaviour), ensure_ascii=False).encode()
+        body = json.dumps(self._completion(call, behaviour)).encode()
         if behaviour == "cut":
             response = web.StreamResponse(headers={"Content-Type": "application/json"})
             response.content_length = len(body)
@@ -253,7 +259,7 @@ class FaultServer:
 
 
 def _filled(call: Call, unfound: bool) -> Said:
-    quote = UNFOUND if unfound else _words_of(call.last)
+    quote = UNFOUND if unfound else _words_of(call.material)
     if call.tools:
         name, parameters = next(iter(call.tools.items()))
         return {"name": name, "arguments": fill(parameters, quote=quote)}

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pickle
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from faultserver import BEHAVIOURS, UNFOUND, Call, FaultServer, Rule, always, first, transient
+from faultserver import BEHAVIOURS, UNFOUND, FaultServer, always, first, transient
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 
-from echo_env.agents import llm
+from echo_env.agents import llm, quiet
 from echo_env.agents.limits import Bucket, Slots
 from echo_env.agents.llm import Answer, Ask, ChatMessage, LlmClient, LlmFailure, Tool, client_of, pause
 from echo_env.agents.modelconfig import CacheConfig, ModelConfig, ModelsConfig
@@ -215,20 +217,16 @@ def test_the_asker_s_own_faults_are_failures_too(server: FaultServer) -> None:
     assert failed(client(server), ask(schema=Verdict, check=broken)).kind == "check"
 
 
-@pytest.mark.parametrize("behaviour", BEHAVIOURS)
-@pytest.mark.parametrize("form", [{}, {"schema": Verdict}, {"tools": TOOLS}])
+@pytest.mark.parametrize("behaviour", sorted(set(BEHAVIOURS) - {"ok", "unfound_quote"}))
+@pytest.mark.parametrize("form", [{"schema": Verdict}, {"tools": TOOLS}])
 def test_errors_are_short_and_carry_nothing_along(behaviour: str, form: dict[str, Any]) -> None:
     with FaultServer(behave=always(behaviour), delay=0.2) as server:
-        try:
-            answered(client(server, timeout=0.1 if behaviour == "delay" else 5.0, retries=0), ask(**form))
-        except LlmFailure as failure:
-            assert len(str(failure)) < 500
-            assert failure.__cause__ is None
-            assert failure.__context__ is None
-            copy = pickle.loads(pickle.dumps(failure))
-            assert (copy.kind, copy.attempts, str(copy)) == (failure.kind, failure.attempts, str(failure))
-        else:
-            assert behaviour in ("ok", "unfound_quote", "half_json", "wrong_schema")
+        failure = failed(client(server, timeout=0.1 if behaviour == "delay" else 5.0, retries=0), ask(**form))
+    assert len(str(failure)) < 500
+    assert failure.__cause__ is None
+    assert failure.__context__ is None
+    copy = pickle.loads(pickle.dumps(failure))
+    assert (copy.kind, copy.attempts, str(copy)) == (failure.kind, failure.attempts, str(failure))
 
 
 @pytest.mark.parametrize(
@@ -267,18 +265,22 @@ def test_the_pause_is_bounded(attempt: int, asked: float | None, chance: float) 
     assert seconds >= min(llm.FIRST_WAIT * 2**attempt / 2, llm.LONGEST_WAIT)
 
 
-def test_the_server_s_wish_to_wait_is_heard_by_all() -> None:
+@pytest.mark.parametrize("model", ["hosted_vllm/any", "openai/any"])
+def test_the_server_s_wish_to_wait_is_heard_by_all(model: str) -> None:
     with FaultServer(behave=first("429"), retry_after=0.4) as server:
-        c = client(server, concurrency=1)
-
-        async def run() -> None:
-            await asyncio.gather(*(c.ask(ask(), c.models.default) for _ in range(1)), later())
+        c = client(server, model=model)
 
         async def later() -> None:
+            while not server.times:
+                await asyncio.sleep(0.02)
             await asyncio.sleep(0.1)
             await c.ask(ask("something else"))
 
+        async def run() -> None:
+            await asyncio.gather(c.ask(ask()), later())
+
         asyncio.run(run())
+        assert len(server.times) == 3
         assert server.times[1] - server.times[0] >= 0.39
 
 
@@ -306,7 +308,7 @@ def test_requests_a_minute_are_kept_to() -> None:
             await asyncio.gather(*(c.ask(ask(str(k))) for k in range(13)))
 
         asyncio.run(run())
-        assert 0.5 <= server.times[-1] - server.times[0] < 2
+        assert 0.4 <= server.times[-1] - server.times[0] < 3
 
 
 @given(st.integers(1, 300), st.lists(st.floats(0, 30), min_size=1, max_size=200))
@@ -337,9 +339,11 @@ def test_a_slot_goes_to_who_came_first_and_is_not_lost() -> None:
 
         async def hold(k: int) -> None:
             await slots.acquire(1)
-            order.append(k)
-            await asyncio.sleep(0)
-            slots.release()
+            try:
+                order.append(k)
+                await asyncio.sleep(0)
+            finally:
+                slots.release()
 
         tasks = [asyncio.create_task(hold(k)) for k in range(6)]
         await asyncio.sleep(0)
@@ -348,7 +352,7 @@ def test_a_slot_goes_to_who_came_first_and_is_not_lost() -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
         return order
 
-    assert asyncio.run(run())[-3:] == [3, 4, 5]
+    assert asyncio.run(run()) == [0, 1, 3, 4, 5]
 
 
 # ---- sharing and giving up -----------------------------------------------------------------------------------------
@@ -430,17 +434,21 @@ def test_one_client_a_configuration(server: FaultServer) -> None:
 # ---- keys ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("straight", [True, False])
 @pytest.mark.parametrize("model", ["hosted_vllm/any", "openai/any"])
 @pytest.mark.parametrize("behaviour", ["ok", "400", "401", "500"])
 def test_the_key_goes_to_the_server_and_nowhere_else(
-    model: str, behaviour: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    model: str, behaviour: str, straight: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str], tmp_path: Any,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("MY_MODEL", KEY)  # a name that does not say that it holds a secret
+    if not straight:
+        monkeypatch.setattr(quiet, "_goes_straight", lambda: False)
+        monkeypatch.setattr(quiet, "_silent", lambda: None)
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "openai"):
         caplog.set_level(logging.DEBUG, logger=name)
     caplog.set_level(logging.DEBUG)
-    with FaultServer(behave=always(behaviour), answer=lambda call: f"you sent {call.key[:0]}nothing") as server:  # type: ignore[arg-type]
+    with FaultServer(behave=always(behaviour), answer=lambda call: f"you sent {call.key}") as server:  # type: ignore[arg-type]
         config = ModelConfig(model=model, api_base=server.url, api_key_env="MY_MODEL", retries=0)
         c = LlmClient(ModelsConfig(default=config, cache=CacheConfig(mode="record", folder=tmp_path)))
         try:
@@ -452,7 +460,7 @@ def test_the_key_goes_to_the_server_and_nowhere_else(
     assert bool(files) == (behaviour == "ok")
     out, err = capfd.readouterr()
     assert KEY not in said + files + out + err + caplog.text + repr(c.usage()) + repr(c.models)
-    assert ("[redacted]" in said) == (behaviour != "ok")
+    assert "[redacted]" in said
 
 
 def test_a_key_meant_for_another_is_not_sent(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,8 +485,6 @@ def test_a_key_that_is_not_set_is_asked_for(server: FaultServer, monkeypatch: py
 
 
 def test_without_litellm_the_install_line_is_named(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from echo_env.agents import quiet
-
     quiet.litellm.cache_clear()
     monkeypatch.setitem(sys.modules, "litellm", None)
     with pytest.raises(MissingExtra, match=r"echo-env\[llm\]"):
@@ -488,7 +494,7 @@ def test_without_litellm_the_install_line_is_named(server: FaultServer, monkeypa
     monkeypatch.setattr(llm, "FIRST_WAIT", 0.01)
 
 
-def test_importing_asks_nobody_and_says_nothing() -> None:
+def test_importing_asks_nobody_and_says_nothing(tmp_path: Path) -> None:
     code = (
         "import socket, sys\n"
         "def refuse(*a, **k): raise AssertionError('a network call')\n"
@@ -497,17 +503,21 @@ def test_importing_asks_nobody_and_says_nothing() -> None:
         "assert 'litellm' not in sys.modules and 'aiohttp' not in sys.modules\n"
         "from echo_env.agents.quiet import litellm, completion\n"
         "import os; os.environ.pop('LITELLM_LOCAL_MODEL_COST_MAP', None)\n"
-        "litellm()"
+        "litellm()\n"
+        "import asyncio\n"
+        "from echo_env.agents.llm import Ask, ChatMessage, LlmClient, client_of\n"
+        "from echo_env.errors import ConfigError\n"
+        "try: asyncio.run(client_of('gpt-5').ask(Ask('judge', (ChatMessage('user', 'x'),))))\n"
+        "except ConfigError: pass\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    environment = {k: v for k, v in os.environ.items() if not k.endswith("_KEY")} | {"ECHO_ENV_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("silent", [True, False])
 def test_the_plain_way_through_litellm_says_the_same(server: FaultServer, silent: bool, monkeypatch: Any) -> None:
     """Where another version of LiteLLM takes no books of ours, or is not to be called on the spot."""
-    from echo_env.agents import quiet
-
     straight = answered(client(server), ask(schema=Verdict))
     assert quiet._goes_straight(), "this version of LiteLLM can be called on the spot"
     monkeypatch.setattr(quiet, "_goes_straight", lambda: False)
@@ -530,12 +540,8 @@ def test_a_known_price_is_counted_and_an_unknown_one_is_none(server: FaultServer
     assert answered(client(server), ask()).usage.cost is None
 
 
-def test_the_filler_fills_what_a_schema_wants(server: FaultServer) -> None:
-    def names(call: Call) -> str:
-        return f"{call.title}|{call.system}"
-
-    server.answer = names
-    server.behave = lambda call: "ok"
-    rule: Rule = server.behave
-    assert rule is server.behave
-    assert answered(client(server), ask()).text == "|You judge."
+def test_the_server_tells_roles_apart(server: FaultServer) -> None:
+    server.answer = lambda call: f"{call.system} {call.title or 'in words'}"
+    assert answered(client(server), ask()).text == "You judge. in words"
+    server.answer = lambda call: {"quote": call.title, "level": 2}
+    assert answered(client(server), ask(schema=Verdict)).parsed == Verdict(quote="Verdict", level=2)
