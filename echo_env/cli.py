@@ -159,6 +159,8 @@ def run(
         typer.echo(
             f"{settings.policy}: {p.done - p.failed} of {p.total} played, {p.successes} succeeded  {result.folder.path}"
         )
+        for role, usage in result.usage.items():
+            typer.echo(f"  asked as {role}: {usage.told}")
     if failed:
         raise typer.Exit(3)
 

@@ -125,6 +125,15 @@ class Usage(Record):
             cost=None if self.cost is None or other.cost is None else self.cost + other.cost,
         )
 
+    def __sub__(self, earlier: Usage) -> Usage:
+        """Return what came after an earlier count of the same."""
+        return Usage(
+            calls=self.calls - earlier.calls,
+            prompt_tokens=self.prompt_tokens - earlier.prompt_tokens,
+            completion_tokens=self.completion_tokens - earlier.completion_tokens,
+            cost=None if self.cost is None or earlier.cost is None else self.cost - earlier.cost,
+        )
+
 
 def _unset(value: object) -> bool:
     """Whether a field that few records use says nothing; it is left out of the file then."""
