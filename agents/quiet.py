@@ -21,6 +21,7 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from echo_env.agents.boundedbody import bounded_response
 from echo_env.errors import missing_extra
 
 if TYPE_CHECKING:
@@ -140,7 +141,9 @@ async def session() -> ClientSession:
 
     for dead in [other for other in list(_sessions) if other.is_closed()]:
         _sessions.pop(dead, None)
-    made = ClientSession(connector=TCPConnector(limit=0), cookie_jar=DummyCookieJar())
+    made = ClientSession(
+        connector=TCPConnector(limit=0), cookie_jar=DummyCookieJar(), response_class=bounded_response()
+    )
     end = _at_the_end(loop, made)
     _sessions[loop] = (made, end)
     await anext(end)

@@ -180,6 +180,8 @@ class Judgement(Record):
     note: Text = ""
     reasoning: Text = Field(default="", exclude_if=_unset)
     """What a model thought before it judged."""
+    summary: Text = Field(default="", exclude_if=_unset)
+    """The talk so far in a model's own words: what it is shown of it later on."""
     usage: Usage | None = Field(default=None, exclude_if=_unset)
 
     @property
