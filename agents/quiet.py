@@ -13,6 +13,7 @@ tried out once, and where a version of it does not work so, calls go the plain w
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import warnings
 from collections.abc import AsyncGenerator, Callable
@@ -42,6 +43,10 @@ def litellm() -> ModuleType:
             import litellm as module
     except ImportError:
         raise missing_extra("litellm", "llm") from None
+    # else they tell of every call, with its URL, where another library has set the root's level to INFO
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "openai"):
+        if logging.getLogger(name).level == logging.NOTSET:
+            logging.getLogger(name).setLevel(logging.WARNING)
     module.suppress_debug_info = True  # else it prints where to file issues
     # at its first calls it imports more of itself, and pydantic is not happy with some of that
     warnings.filterwarnings("ignore", ".* on TypedDict class ", UserWarning, "pydantic")

@@ -164,6 +164,7 @@ class FaultServer:
     def __post_init__(self) -> None:
         self._seen: Counter[str] = Counter()
         self._ready = threading.Event()
+        self._handler: Any = None
 
     @property
     def url(self) -> str:
@@ -173,21 +174,19 @@ class FaultServer:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._thread.start()
         assert self._ready.wait(10), "the server did not start"
-        if self._bounded:
-            self._before = signal.signal(signal.SIGALRM, _too_long)
+        if self.limit and threading.current_thread() is threading.main_thread():
+            self._handler = signal.signal(signal.SIGALRM, _too_long)
             signal.alarm(self.limit)
         return self
 
-    @property
-    def _bounded(self) -> bool:
-        return self.limit > 0 and threading.current_thread() is threading.main_thread()
-
     def __exit__(self, *_: object) -> None:
-        if self._bounded:
+        if self._handler is not None:
             signal.alarm(0)
-            signal.signal(signal.SIGALRM, self._before)
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
+            signal.signal(signal.SIGALRM, self._handler)
+            self._handler = None
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join(10)
 
     async def _serve(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
@@ -247,7 +246,7 @@ class FaultServer:
         return web.json_response({"error": error}, status=status, headers=headers)
 
     def _completion(self, call: Call, behaviour: str) -> dict[str, Any]:
-        said = self.answer(call)
+        said = None if behaviour == "unfound_quote" else self.answer(call)
         if said is None:
             said = _filled(call, unfound=behaviour == "unfound_quote")
         if behaviour == "wrong_schema":
