@@ -182,7 +182,7 @@ def report_of(folder: Path) -> tuple[Report, str, str]:
     return report, console.export_text(), (folder / "report.html").read_text(encoding="utf-8")
 
 
-SIZES = [(40, 10, 1.0), pytest.param(1000, 64, 3.0, marks=pytest.mark.slow)]
+SIZES = [(40, 10, 2.0), pytest.param(1000, 64, 8.0, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize(("conversations", "batch", "timeout"), SIZES)
@@ -195,9 +195,9 @@ def test_what_is_injected_into_a_judge_is_what_is_counted(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     caplog.set_level(logging.INFO)  # at DEBUG: test_llm
-    seldom = even(0.003, "huge")
-    plan = Plan(lasting=even(0.24, *sorted({*KINDS} - {"huge"})) | seldom, passing=even(0.12, *TRANSPORT, *MENDED))
-    with FaultServer(plan, answer, key=KEY, delay=2.5 * timeout, limit=600) as server:
+    slow = even(0.01, "huge", "delay")
+    plan = Plan(lasting=slow | even(0.24, *sorted({*KINDS} - {*slow})), passing=even(0.12, *TRANSPORT[1:], *MENDED))
+    with FaultServer(plan, answer, key=KEY, delay=2 * timeout, limit=600) as server:
         name = models_file(tmp_path, server, "auto", timeout=timeout)
         world = WorldConfig(judge=name, max_turns=4)
         config = RunConfig(policy="marked", limit=20, episodes=conversations // 20, batch=batch, world=world)
@@ -216,7 +216,7 @@ def test_what_is_injected_into_a_judge_is_what_is_counted(
     wanted, usage = plan.kinds("judge"), result.usage["judge"]
     assert Counter(usage.failures) == wanted
     again, tried = plan.retries("judge"), Counter(usage.retries)
-    assert tried.pop("timeout") >= again.pop("timeout")  # a busy machine may add some
+    assert tried.pop("timeout", 0) >= again.pop("timeout", 0)  # a busy machine may add some
     assert tried == again
     assert usage.asks == len(turns_of(result))
     assert result.folder.usage() == result.usage
@@ -399,6 +399,7 @@ def files_of(out: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in out.glob("*/episodes/*.jsonl")}
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_quick_and_what_it_cut_off_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     with FaultServer(answer=answer, key=KEY) as server:
         name = models_file(tmp_path, server, "auto")
