@@ -42,6 +42,8 @@ class LlmActor:
     """
 
     waits = True
+    written = "actor"
+    """Name of the prompt."""
 
     def __init__(self, client: LlmClient, seed: int = 0) -> None:
         self.id = f"llm:{short_name(client.models.of('actor'))}+actor-{prompt('actor', 'en').version}"
@@ -54,7 +56,7 @@ class LlmActor:
             LlmFailure: There is none, or twice none that a person would say.
         """
         language, words = view.profile.language, phrases(view.profile.language)
-        messages = prompt("actor", language).render(**shown(view))
+        messages = await self._messages(view)
         said = await self._ask(view, messages)
         if wrong := fault(said, view):
             again = ChatMessage("user", words.again.format(wrong=words.wrong[wrong]))
@@ -66,12 +68,15 @@ class LlmActor:
             raise LlmFailure(f"nothing that a person would say: {phrases('en').wrong[wrong]}", kind="check", attempts=2)
         return said
 
+    async def _messages(self, view: ActorView) -> tuple[ChatMessage, ...]:
+        return prompt(self.written, view.profile.language).render(**shown(view))
+
     async def _ask(self, view: ActorView, messages: tuple[ChatMessage, ...]) -> str:
         answer = await self._client.ask(
             Ask(
                 role="actor",
                 messages=messages,
-                prompt=prompt("actor", view.profile.language).key,
+                prompt=prompt(self.written, view.profile.language).key,
                 seed=(self._seed + len(view.history)) % 2**31,
                 max_tokens=MAX_TOKENS,
                 may_be_cut=True,

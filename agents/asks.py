@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import BaseModel
@@ -57,6 +57,10 @@ class Ask:
     """What the answer must be; at most one of this and `tools`."""
     tools: tuple[Tool, ...] = ()
     """Exactly one of these must be called, once."""
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Values that the texts of a field (by its name, wherever it stands in the form) are to be chosen from. A server
+    that holds its model to the form cannot give others; of any other, `check` asks the same. With `tools` they must be
+    words of our own, which the model sees; with a schema they reach own servers alone. Not part of the key."""
     seed: int | None = None
     temperature: float | None = None
     """None is the model's own, as for `max_tokens`."""

@@ -120,12 +120,18 @@ async def complete(config: ModelConfig, request: Request) -> Completion | Fault:
         ConfigError: There is no key.
         MissingExtra: LiteLLM is not installed.
     """
-    ready()  # out here: that LiteLLM is not installed is no failure of a call, and to import it takes no call's time
-    arguments = _arguments(config, request)
+    ready(
+        config.model
+    )  # out here: that LiteLLM is not installed is no failure of a call, and to import it takes no call's time
+    messages = [{"role": m.role, "content": storable(m.content)} for m in request.messages]
+    key = secret_of(config)
     lost: Exception
     try:
         async with asyncio.timeout(config.timeout):
-            response = await completion(config.model, config.api_base is not None, **arguments)
+            response = await completion(
+                config.model, messages, _fields(config, request), config.extra,
+                api_base=config.api_base, api_key=key, timeout=config.timeout,
+            )  # fmt: skip
         return _completion(response, config)
     except Exception as e:
         lost = e
@@ -137,22 +143,13 @@ async def complete(config: ModelConfig, request: Request) -> Completion | Fault:
     return _fault(lost, config)
 
 
-def _arguments(config: ModelConfig, request: Request) -> dict[str, Any]:
-    return {
-        "messages": [{"role": m.role, "content": storable(m.content)} for m in request.messages],
-        "api_base": config.api_base,
-        "api_key": secret_of(config),
-        "temperature": request.temperature,
-        **({"top_p": config.top_p} if config.top_p < 1 else {}),  # some models refuse it beside a temperature
-        "max_tokens": request.max_tokens,
-        "seed": request.seed,
-        "timeout": config.timeout,
-        "max_retries": 0,
-        "num_retries": 0,
-        "drop_params": True,  # what a provider does not know, `seed` for example, is left out
-        **request.form,
-        **config.extra,
-    }
+def _fields(config: ModelConfig, request: Request) -> dict[str, Any]:
+    fields = {"temperature": request.temperature, "max_tokens": request.max_tokens, **request.form}
+    if config.top_p < 1:  # some models refuse it beside a temperature
+        fields["top_p"] = config.top_p
+    if request.seed is not None:
+        fields["seed"] = request.seed
+    return fields
 
 
 def _completion(response: Any, config: ModelConfig) -> Completion | Fault:

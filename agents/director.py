@@ -135,6 +135,11 @@ class Story:
         return chapters
 
     @property
+    def on_offer(self) -> tuple[str, ...]:
+        """Ids of the plot's untold lines."""
+        return tuple(item for chapter, lines in self.untold.items() if chapter.startswith("beat") for item, _ in lines)
+
+    @property
     def turning_point_told(self) -> bool:
         """Whether any of its lines is out."""
         return any(chapter_of(item) == "turn" for item in self.told)
@@ -144,7 +149,7 @@ class Story:
         """Share of the distance that is left, 1 at the start."""
         position = next((d.position for d in reversed(self.view.epm) if d is not None), self.view.p0)
         clipped = [min(0.0, x) for x in position]
-        return norm((clipped[0], clipped[1], clipped[2])) / norm(self.view.p0)
+        return norm((clipped[0], clipped[1], clipped[2])) / (norm(self.view.p0) or 1.0)
 
     @property
     def may_turn(self) -> bool:
@@ -185,6 +190,7 @@ class LlmDirector:
                 messages=written.render(**shown(story)),
                 prompt=written.key,
                 tools=TOOLS,
+                choices={"lines": story.on_offer},
                 seed=0,
                 check=lambda call: refused(call, story),
             )

@@ -25,7 +25,7 @@ class GatedJudge:
 
     Args:
         inner: Any judge.
-        checked: The gate; else the English one.
+        checked: The gate; else the English one. A conversation in another language is checked by that one's own.
     """
 
     def __init__(self, inner: Judge, checked: SafetyGate | None = None) -> None:
@@ -45,7 +45,9 @@ class GatedJudge:
         judgement = await self.inner.judge(view)
         if judgement is None:
             return None
-        crisis, harm = flags(view.exchange, self._gate)
+        language = view.profile.language
+        checked = self._gate if language == self._gate.language else safety.gate(language)
+        crisis, harm = flags(view.exchange, checked)
         if crisis is None and harm is None:
             return judgement
         note = "; ".join(part for part in (judgement.note, CRISIS + crisis.kind if crisis else "") if part)

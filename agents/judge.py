@@ -38,6 +38,9 @@ DIGEST = 480
 REPEATED = 0.8
 """Share of a sentence's four-word runs that an earlier reply holds, from which it counts as said before."""
 
+MOST_QUOTES = 24
+"""Sentences of a reply that are listed to be quoted."""
+
 AnchorId = Literal[
     "C.prog.1.reflects", "C.prog.2.reframes", "C.prog.2.connects", "C.prog.2.meets",
     "C.neg.1.ignores", "C.neg.1.hollow", "C.neg.1.parrots", "C.neg.1.overlooks",
@@ -77,6 +80,23 @@ class Verdict(BaseModel):
     summary: Annotated[str, _at_most(900), Field(max_length=900, description="The talk so far, for your next turn.")]
 
 
+class BriefFinding(Finding):
+    """The same in fewer words."""
+
+    reason: Annotated[str, _at_most(80), Field(max_length=80, description="Why, with a fact of this person.")]
+
+
+class BriefVerdict(Verdict):
+    """What a model answers that may not say much, a small one for example: two findings at most."""
+
+    evidence: Annotated[tuple[BriefFinding, ...], Field(max_length=2)]
+    summary: Annotated[str, _at_most(240), Field(max_length=240, description="The talk so far, for your next turn.")]
+
+
+BRIEF = 600
+"""Tokens of an answer below which the brief form is asked for."""
+
+
 class LlmJudge:
     """Judges one conversation. Give each its own: it keeps its summary.
 
@@ -94,6 +114,7 @@ class LlmJudge:
         self._client, self._draw = client, draw
         self._temperature = unless_set(model, "temperature", 0.0)  # a judge rolls no dice unless it is told to
         self._max_tokens = unless_set(model, "max_tokens", 1024)
+        self._form = BriefVerdict if (self._max_tokens or model.max_tokens) < BRIEF else Verdict
         self._summary, self._covers = "", 0
 
     async def judge(self, view: JudgeView) -> Judgement:
@@ -121,7 +142,8 @@ class LlmJudge:
                 role="judge",
                 messages=messages,
                 prompt=written.key,
-                schema=Verdict,
+                schema=self._form,
+                choices={"quote": quotable(reply)},
                 seed=0,
                 temperature=self._temperature,
                 max_tokens=self._max_tokens,
@@ -188,6 +210,12 @@ def evidence_of(findings: Iterable[Finding], reply: str, items: set[str]) -> tup
             )
         )
     return tuple(evidence)
+
+
+def quotable(reply: str) -> tuple[str, ...]:
+    """Return what a model held to its form may quote: the reply's sentences; nothing where they are too many."""
+    sentences = tuple(dict.fromkeys(s for s in _sentences(reply) if len(s) <= 300)) if reply.strip() else ("",)
+    return sentences if len(sentences) <= MOST_QUOTES else ()
 
 
 def wrong(verdict: BaseModel, reply: str) -> str:

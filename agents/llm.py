@@ -164,7 +164,7 @@ class LlmClient:
             config.temperature if ask.temperature is None else ask.temperature,
             ask.max_tokens or config.max_tokens,
             ask.seed,
-            form_of(ask, config.structured),
+            form_of(ask, config.structured, own_server=config.api_base is not None),
         )
         tokens = sum(len(m.content) for m in messages) // 4 + request.max_tokens
         way = lane(config)

@@ -57,11 +57,11 @@ def card(persona: Persona, situation: Situation, language: str) -> str:
     )
 
 
-def needs(ranked: Sequence[Need], language: str) -> str:
-    """Return what somebody wants to hear and what hurts them, by axis, most important first."""
+def needs(ranked: Sequence[Need], language: str, *, axes: bool = True) -> str:
+    """Return what somebody wants to hear and what hurts them, most important first; `axes`: with their letters."""
     form = phrases(language).need
     return "\n".join(
-        form.format(rank=rank, axis=need.axis, wants=need.wants, hurts=need.hurts)
+        f"{rank}. {f'{need.axis}: ' * axes}{form.format(wants=need.wants, hurts=need.hurts)}"
         for rank, need in enumerate(ranked, 1)
     )
 

@@ -33,9 +33,12 @@ _UNSEEN = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
 )
 """Control and invisible characters, which can hide words from a reader; not the joiners that scripts and emoji need."""
+_JOINED = r"[\u00ad\u034f\u061c\u180e\u200c\u200d\ufe00-\ufe0f]*"
+"""Those, and others that may stay: they must not split a word that is looked for."""
 _MARK = re.compile(
-    r"<(?=\W{0,8}data)"  # our own block
-    r"|<(?=[|\uff5c]|/?s>|(?:start|end)_of_turn|bos|eos|<?/?SYS>)|\[(?=/?INST\])",  # chat templates' turns
+    rf"<(?=\W{{0,8}}{_JOINED.join('data')})"  # our own block
+    # chat templates' turns
+    r"|<(?=[|\uff5c]|/?s>|(?:start|end)_of_turn|bos|eos|<?/?SYS>)|\[(?=/?(?:INST|SYSTEM_PROMPT)\])",
     re.IGNORECASE,
 )
 _LOOKALIKE = {"<": "\uff1c", "[": "\uff3b"}

@@ -1,13 +1,14 @@
 """LiteLLM as this project uses it: quiet, without its own record of calls, and closed with the event loop.
 
-Two things are done to be quick (`python benchmarks/llm_client.py` measures both). Neither patches LiteLLM; both are
-tried out once, and where a version of it does not work so, calls go the plain way, slower.
+Two things are done to be quick (`python benchmarks/llm_client.py` shows what they save). Neither patches LiteLLM; where
+a version of it does not have what they need, calls go its plain way, slower.
 
 - LiteLLM keeps books on every call: prices looked up by trial, payloads for callbacks, a worker that logs later. That
   is a third of its processor time, and copies of messages and keys in places that nobody here looks after. It takes the
   object that keeps them as an argument, `litellm_logging_obj`; ours keeps none.
-- `litellm.acompletion` runs `litellm.main.completion`, told to be asynchronous, in a thread, since some providers block
-  there. Own servers spoken to in OpenAI's language do not: for them it is called on the spot.
+- Half of the rest goes, at each call, into finding out which of a hundred providers is meant and what its parameters
+  are called, in a thread, since some providers block there. An own server spoken to in OpenAI's language needs none of
+  that: it is asked through the layer below, LiteLLM's translation and HTTP handler of that provider.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ import asyncio
 import logging
 import os
 import warnings
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from datetime import UTC, datetime
 from functools import cache
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from echo_env.agents.boundedbody import bounded_response
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def litellm() -> ModuleType:
+def litellm() -> Any:
     """Import LiteLLM so that it is quiet, and asks nobody on the network.
 
     Raises:
@@ -48,6 +48,8 @@ def litellm() -> ModuleType:
         if logging.getLogger(name).level == logging.NOTSET:
             logging.getLogger(name).setLevel(logging.WARNING)
     module.suppress_debug_info = True  # else it prints where to file issues
+    if "LITELLM_LOG" not in os.environ:  # else it tells of every call
+        logging.getLogger("LiteLLM").setLevel(logging.WARNING)
     # at its first calls it imports more of itself, and pydantic is not happy with some of that
     warnings.filterwarnings("ignore", ".* on TypedDict class ", UserWarning, "pydantic")
     return module
@@ -60,7 +62,7 @@ def _silent() -> Callable[[str], Any] | None:
     try:
         from litellm.litellm_core_utils.litellm_logging import Logging
 
-        class Silent(Logging):
+        class Silent(Logging):  # type: ignore[misc]
             """Keeps no books. What is overridden is all that a successful or failed call does with them."""
 
             def pre_call(self, *args: Any, **kwargs: Any) -> None: ...
@@ -89,45 +91,80 @@ def _silent() -> Callable[[str], Any] | None:
 
 
 @cache
-def _goes_straight() -> bool:
-    """Whether `litellm.main.completion` can be called on the spot: one call without a network says."""
+def _straight(model: str) -> Callable[..., Coroutine[Any, Any, Any]] | None:
+    """Return what asks an own server through LiteLLM's layer below; None where that cannot be done."""
     make = _silent()
-    if make is None:
-        return False
+    provider, _, name = model.partition("/")
+    if make is None or provider not in ("hosted_vllm", "openai"):
+        return None
     try:
-        from litellm.main import completion
+        from litellm import LlmProviders, ModelResponse, Usage
+        from litellm.llms.custom_httpx.llm_http_handler import BaseLLMHTTPHandler
+        from litellm.utils import ProviderConfigManager
 
-        said = completion(
-            model="hosted_vllm/any", api_base="http://127.0.0.1:9/v1", api_key="-", mock_response="yes",
-            messages=[{"role": "user", "content": "?"}], acompletion=True, litellm_logging_obj=make("any"),
-            litellm_call_id="-",
-        )  # fmt: skip
-        return bool(said.choices[0].message.content == "yes")
-    except Exception:
-        return False
+        handler = BaseLLMHTTPHandler()
+        language = ProviderConfigManager.get_provider_chat_config(model=name, provider=LlmProviders(provider))
+
+        def start(
+            messages: list[dict[str, str]], fields: dict[str, Any], extra: dict[str, Any], **way: Any
+        ) -> Coroutine[Any, Any, Any]:
+            empty = ModelResponse()
+            empty.usage = Usage()
+            named = language.map_openai_params(dict(fields), {}, name, drop_params=True)
+            return handler.completion(  # type: ignore[no-any-return]
+                model=name, custom_llm_provider=provider, messages=messages, model_response=empty, encoding=None,
+                optional_params={**named, **extra}, litellm_params={}, headers={}, provider_config=language,
+                logging_obj=make(model), acompletion=True, **way,
+            )  # fmt: skip
+
+        message = {"role": "user", "content": "?"}
+        start([message], {"seed": 0}, {}, api_base="http://127.0.0.1:9/v1", api_key="-", timeout=1.0).close()  # a trial
+    except Exception:  # another version's inside: go the plain way
+        return None
+    return start
 
 
-def ready() -> None:
-    """Import LiteLLM, and find out how it can be called; a few seconds at the first call.
+def ready(model: str) -> None:
+    """Import LiteLLM, and find out how a model can be asked; a few seconds at the first call.
 
     Raises:
         MissingExtra: It is not installed.
     """
     litellm()
-    _goes_straight()
+    _straight(model)
 
 
-async def completion(model: str, own_server: bool, **arguments: Any) -> Any:
-    """Return LiteLLM's response to one call; its errors pass."""
-    arguments["shared_session"] = await session()
+async def completion(
+    model: str,
+    messages: list[dict[str, str]],
+    fields: dict[str, Any],
+    extra: dict[str, Any],
+    *,
+    api_base: str | None,
+    api_key: str | None,
+    timeout: float,
+) -> Any:
+    """Return LiteLLM's response to one call; its errors pass.
+
+    Args:
+        model: LiteLLM's name of the model.
+        messages: As OpenAI's interface has them.
+        fields: Sampling and form of the answer, in that interface's names.
+        extra: Whatever else LiteLLM takes.
+        api_base: URL of an own server.
+        api_key: The key; None leaves it to LiteLLM's own variables.
+        timeout: Seconds.
+    """
+    way = {"api_base": api_base, "api_key": api_key, "timeout": timeout, "shared_session": await session()}
+    straight = _straight(model)
+    if straight is not None and api_base is not None and extra.keys() <= {"extra_body"}:
+        return await straight(messages, fields, extra, **way)
     make = _silent()
     if make is not None:
-        arguments |= {"litellm_logging_obj": make(model), "litellm_call_id": "-"}
-    if own_server and model.startswith(("hosted_vllm/", "openai/")) and _goes_straight():
-        from litellm.main import completion as straight
-
-        return await straight(model=model, acompletion=True, **arguments)
-    return await litellm().acompletion(model=model, **arguments)
+        way |= {"litellm_logging_obj": make(model), "litellm_call_id": "-"}
+    # what a provider does not know, `seed` for example, is dropped
+    way |= {"max_retries": 0, "num_retries": 0, "drop_params": True}
+    return await litellm().acompletion(model=model, messages=messages, **{**way, **fields, **extra})
 
 
 _sessions: dict[asyncio.AbstractEventLoop, tuple[ClientSession, AsyncGenerator[None, None]]] = {}

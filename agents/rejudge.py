@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from echo_env.build import WorldConfig, build_judge, recipe_of
+from echo_env.driving import all_or_none
 from echo_env.epm import Scorer
 from echo_env.errors import RecordError
 from echo_env.faults import fault_of, joined
@@ -17,6 +18,9 @@ from echo_env.rewards import Recipe, Step
 from echo_env.roles import Exchange, Judge, JudgeView, profiles_of
 from echo_env.scorers import get_scorer
 from echo_env.types import Episode, EpisodeHeader, Judgement, Turn
+
+AT_ONCE = 32
+"""Episodes that are judged anew at a time."""
 
 
 def rejudge_runs(root: Path, out: Path, judge: str) -> list[RunFolder]:
@@ -32,11 +36,20 @@ def rejudge_runs(root: Path, out: Path, judge: str) -> list[RunFolder]:
         folder.create(run.header().model_copy(update={"config": {**run.header().config, "rejudged_by": judge}}))
         if run.scenarios.is_dir():
             shutil.copytree(run.scenarios, folder.scenarios)
-        for episode in run.episodes():
-            if episode.outcome is not None:
-                _write(folder, asyncio.run(rejudge(episode, build_judge(judge), run.scenarios)))
+        asyncio.run(_rejudge_all(run, folder, judge))
         written.append(folder)
     return written
+
+
+async def _rejudge_all(run: RunFolder, out: RunFolder, judge: str) -> None:
+    """Judge a run's finished episodes, `AT_ONCE` of them at a time: a remote judge is slow."""
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(episode: Episode) -> None:
+        async with places:
+            _write(out, await rejudge(episode, build_judge(judge), run.scenarios))
+
+    await all_or_none([one(episode) for episode in run.episodes() if episode.outcome is not None])
 
 
 def _write(folder: RunFolder, episode: Episode) -> None:
@@ -59,12 +72,9 @@ async def rejudge(episode: Episode, judge: Judge, scenarios: Path | None = None)
         RecordError: The scenario is not the one that was played, or is not at hand.
     """
     header = episode.header
-    scenario = _scenario(header, scenarios)
-    if scenario.digest != header.scenario_hash:
-        raise RecordError(
-            f"scenario {header.scenario} has changed since it was played: {header.scenario_hash} to {scenario.digest}",
-            "re-judge with the echo-env version of the recording",
-        )
+    scenario = scenario_of(header, scenarios)
+    if scenario.chitchat:  # EPM does not apply
+        return episode
     scorer = get_scorer(header.scorer)
     recipe = recipe_of(WorldConfig(recipe=header.recipe.rpartition("-")[0] or header.recipe))
     profile = profiles_of(scenario)[1]
@@ -89,7 +99,26 @@ async def rejudge(episode: Episode, judge: Judge, scenarios: Path | None = None)
     return episode.model_copy(update={"header": new, "turns": tuple(turns)})
 
 
-def _scenario(header: EpisodeHeader, folder: Path | None) -> Scenario:
+def scenario_of(header: EpisodeHeader, folder: Path | None = None) -> Scenario:
+    """Return the scenario that was played.
+
+    Args:
+        header: Of the recorded episode.
+        folder: Scenarios that a run brought with it; they go before this package's own.
+
+    Raises:
+        RecordError: It is not at hand, or has changed since.
+    """
+    scenario = _found(header, folder)
+    if scenario.digest != header.scenario_hash:
+        raise RecordError(
+            f"scenario {header.scenario} has changed since it was played: {header.scenario_hash} to {scenario.digest}",
+            "go back to the echo-env version of the recording",
+        )
+    return scenario
+
+
+def _found(header: EpisodeHeader, folder: Path | None) -> Scenario:
     own = folder / f"{header.scenario}.yaml" if folder else None
     if own and own.is_file():
         return get_scenario(str(own))

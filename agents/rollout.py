@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
@@ -19,6 +19,7 @@ from echo_env.agents.llm import usage_of_all
 from echo_env.agents.modelrecord import recorded_models
 from echo_env.agents.replay import reopen
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed, episode_header
+from echo_env.driving import all_or_none
 from echo_env.errors import ConfigError, EchoError, RoleFailure
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
 from echo_env.record import EpisodeWriter, RunFolder, new_header, read_episode
@@ -172,7 +173,8 @@ class _Runner:
         if isinstance(self.policy, BatchPolicy):
             await self._in_step(self.policy, waiting)
         else:
-            await _all_or_none([self._one_by_one(waiting) for _ in range(min(self.config.batch, self.total))])
+            live = 1 if getattr(self.policy, "alone", False) else self.config.batch
+            await all_or_none([self._one_by_one(waiting) for _ in range(min(live, self.total))])
         return RunResult(self.folder, self._progress(), tuple(self.failures))
 
     def _progress(self) -> Progress:
@@ -281,17 +283,6 @@ class _Runner:
 def _seeded(policy: Policy, seed: int) -> Policy:
     """Return the policy as it samples in one conversation, where it makes a difference."""
     return policy.for_episode(seed) if isinstance(policy, SeededPolicy) else policy
-
-
-async def _all_or_none(workers: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run workers at once; a bug in one ends them all, and is raised as it is."""
-    tasks = [asyncio.ensure_future(worker) for worker in workers]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _recorded(path: Path) -> Episode | None:

@@ -19,7 +19,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from echo_env.agents.embedded.anchors import Anchor, Reader, Rubric, fit, rubric
+from echo_env.agents.embedded import chinese
+from echo_env.agents.embedded.anchors import Anchor, Reader, Rubric, fit, rubric, rubric_for
+from echo_env.agents.embedded.encoders import encoder_for, encoder_of
 from echo_env.agents.embedded.language import MOST_WORDS, Vec, encoder, plain, read, read_sentence, words
 from echo_env.errors import ScenarioError
 from echo_env.profiles import data_root
@@ -83,7 +85,7 @@ class _Side:
 
     reader: Reader
     lean: Vec
-    """Shape (256,): the direction from harmless to harmful sentences."""
+    """Shape (encoder's width,): the direction from harmless to harmful sentences."""
     pulls: dict[str, tuple[float, float]]
     """Word -> its share of a sentence's leaning, and the square of its vector's length."""
 
@@ -92,6 +94,8 @@ class _Side:
 
         The words' vectors count as if they stood at right angles to each other.
         """
+        if self.reader.encoder.name == "characters":
+            return float(self.reader.encoder.encode(list(tokens)) @ self.lean)
         towards = size = 0.0
         for word in tokens:
             known = self.pulls.get(word)
@@ -109,7 +113,7 @@ class SafetyGate:
     """Flags crisis and harmful content. Stateless; one serves all conversations.
 
     Args:
-        language: Language of the rules; English is what there is.
+        language: Language of the rules: "en", or "zh", a smaller set.
 
     Raises:
         ScenarioError: There are no rules for the language, or they are malformed.
@@ -120,7 +124,9 @@ class SafetyGate:
         self.language = language
         self._sides: dict[Side, _Side] = {
             "user": _fitted("user", rules.user, rules.harmless_user, language),
-            "companion": _fitted("companion", rules.companion, (*rules.harmless_companion, *_ordinary()), language),
+            "companion": _fitted(
+                "companion", rules.companion, (*rules.harmless_companion, *_ordinary(language)), language
+            ),
         }
         self._idioms = _any_of(rules.idioms)
         self._fiction = _any_of(rules.fiction)
@@ -167,14 +173,21 @@ class SafetyGate:
         if self._fiction.search(kept):
             return None
         if side == "companion":
-            kept = _REPORTED.sub(" ", _QUOTED.sub(" ", kept) if _TELLS.search(kept) else kept)
-        shown = rules.reader.shown(kept, list(words(kept)))
-        if side == "companion" and _ASKS.match(kept):
+            kept = _own_words(kept, self.language)
+        shown = rules.reader.shown(kept, list(words(kept, self.language)))
+        if side == "companion" and (chinese.ASKING if self.language == "zh" else _ASKS).match(kept):
             shown = {kind: score for kind, score in shown.items() if kind in _EVEN_AS_QUESTIONS}
         if not shown:
             return None
         kind = max(shown, key=lambda k: shown[k])
         return SafetyFinding.model_validate({"side": side, "kind": kind, "quote": sentence, "score": shown[kind]})
+
+
+def _own_words(text: str, language: str) -> str:
+    """Return a lower-cased text without what it says that somebody said, thought or felt."""
+    if language == "zh":
+        return chinese.REPORTED.sub(" ", chinese.QUOTED.sub(" ", text))
+    return _REPORTED.sub(" ", _QUOTED.sub(" ", text) if _TELLS.search(text) else text)
 
 
 def _pieces(sentence: str) -> list[str]:
@@ -229,26 +242,28 @@ def _fitted(side: Side, rules: Sequence[_Rule], harmless: Sequence[str], languag
         Anchor.model_validate({**rule.model_dump(by_alias=True), **sign, "axis": "A", "found_by": "act"})
         for rule in rules
     )
-    reader = fit(Rubric(id="safety", language=language, anchors=anchors, neutral=tuple(harmless))).reader
+    speaker = encoder_for(language)
+    reader = fit(Rubric(id="safety", language=language, anchors=anchors, neutral=tuple(harmless)), speaker).reader
     sure = (UNCUED_LEAST[side],) * len(anchors)
     reader = replace(reader, thresholds=sure, harm_least=math.inf)  # each kind for itself, at its own threshold
-    return _Side(reader, _lean(rules, harmless), {})
+    return _Side(reader, _lean(rules, harmless, language), {})
 
 
-def _lean(rules: Sequence[_Rule], harmless: Sequence[str]) -> Vec:
+def _lean(rules: Sequence[_Rule], harmless: Sequence[str], language: str) -> Vec:
     """Fit one direction that tells all harmful examples from all others, by ridge regression."""
     harmful = [text for rule in rules for text in rule.for_]
     others = [*(text for rule in rules for text in rule.against), *harmless]
-    x = np.stack([encoder().encode(words(text)) for text in (*harmful, *others)])
+    speaker = encoder_of(encoder_for(language))
+    x = np.stack([speaker.encode(words(text, language)) for text in (*harmful, *others)])
     x = np.hstack([x, np.full((len(x), 1), 0.3, dtype=np.float32)])
     y = np.array([1.0] * len(harmful) + [0.0] * len(others))
     found: Vec = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T @ y)[:-1].astype(np.float32)
     return found
 
 
-def _ordinary() -> list[str]:
+def _ordinary(language: str) -> list[str]:
     """Return how companions talk, for better and worse, and without harm of this kind: the rubric's examples."""
-    found = rubric("epm_v1")
+    found = rubric(rubric_for("epm_v1", language))
     texts = [*(text for a in found.anchors if a.level > 0 for text in (*a.for_, *a.against)), *found.neutral]
     return [re.sub(r"[{}]", "", text) for text in texts]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -52,20 +53,44 @@ def _strict(node: Any) -> Any:
     return kept
 
 
-def form_of(ask: Ask, structured: str) -> dict[str, Any]:
-    """Return what asks for an ask's form, in the names of OpenAI's interface; empty where it is asked for in words."""
+def _schema_of(model: type[BaseModel], choices: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """Return a model's strict JSON schema, the ask's choices put in."""
+    schema: dict[str, Any] = json.loads(schema_text(model))
+    for part in (schema, *schema.get("$defs", {}).values()):
+        for name, values in choices.items():
+            found = part.get("properties", {}).get(name)
+            if found is not None and values:
+                place = found["items"] if found.get("type") == "array" else found
+                place.pop("maxLength", None)
+                place["enum"] = list(values)
+    return schema
+
+
+def form_of(ask: Ask, structured: str, *, own_server: bool = False) -> dict[str, Any]:
+    """Return what asks for an ask's form, in the names of OpenAI's interface; empty where it is asked for in words.
+
+    Args:
+        ask: What is asked.
+        structured: How, as the models file says.
+        own_server: Whether the server holds its model to a schema without showing it. Elsewhere a schema gets no
+            choices: they may be words of a policy, which a model must not come to see outside of a data block.
+    """
     if structured == "prompt":
         return {}
-    tools = ask.tools
+    if ask.tools:
+        return _tools(ask.tools, ask.choices)
     if ask.schema and structured == "tool":
-        tools = (_answering(ask.schema),)
-    if tools:
-        choice = {"type": "function", "function": {"name": tools[0].name}} if len(tools) == 1 else "required"
-        return {"tools": [_function(t) for t in tools], "tool_choice": choice}
+        return _tools((_answering(ask.schema),), {})
     if ask.schema:
-        schema = {"name": _title(ask.schema), "schema": json.loads(schema_text(ask.schema)), "strict": True}
+        choices = ask.choices if own_server else {}
+        schema = {"name": _title(ask.schema), "schema": _schema_of(ask.schema, choices), "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": schema}}
     return {}
+
+
+def _tools(tools: tuple[Tool, ...], choices: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    choice = {"type": "function", "function": {"name": tools[0].name}} if len(tools) == 1 else "required"
+    return {"tools": [_function(t, choices) for t in tools], "tool_choice": choice}
 
 
 def worded(ask: Ask, structured: str) -> tuple[ChatMessage, ...]:
@@ -92,8 +117,8 @@ def _answering(schema: type[BaseModel]) -> Tool:
     return Tool(_title(schema), "Give the answer.", schema)
 
 
-def _function(tool: Tool) -> dict[str, Any]:
-    parameters = json.loads(schema_text(tool.arguments))
+def _function(tool: Tool, choices: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    parameters = _schema_of(tool.arguments, choices)
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": parameters},

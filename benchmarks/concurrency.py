@@ -39,13 +39,14 @@ class SlowServer:
         """Count from nothing."""
         self.waited: dict[str, float] = defaultdict(float)
         self.calls = self.in_flight = self.most = 0
-        self.busy = self.full = 0.0
+        self.busy = self.full = self.area = 0.0
         self.changed = time.perf_counter()
 
     def count(self, change: int, limit: int) -> None:
         """Note how many are in flight from now on, and how long as many as the limit allows were."""
         now = time.perf_counter()
         self.busy += (now - self.changed) * (self.in_flight > 0)
+        self.area += (now - self.changed) * self.in_flight
         self.full += (now - self.changed) * (self.in_flight >= limit)
         self.changed, self.in_flight = now, self.in_flight + change
         self.most = max(self.most, self.in_flight)
@@ -53,7 +54,7 @@ class SlowServer:
     async def handle(self, request: web.Request) -> web.Response:
         """Answer one call."""
         body = await request.json()
-        limit = int(body.get("user") or 10**9)
+        limit = int(body.get("limit") or 10**9)
         self.count(+1, limit)
         self.calls += 1
         mark = self.conversation(body)
@@ -105,7 +106,13 @@ def serve(pipe: Connection, latency: float, spread: float) -> None:
         pipe.send(runner.addresses[0][1])
         while await asyncio.to_thread(pipe.recv) != "stop":
             server.count(0, 0)
-            counted = {"calls": server.calls, "most": server.most, "busy": server.busy, "full": server.full}
+            counted = {
+                "calls": server.calls,
+                "most": server.most,
+                "busy": server.busy,
+                "full": server.full,
+                "area": server.area,
+            }
             pipe.send({**counted, "slowest": max(server.waited.values(), default=0.0)})
             server.start()
         await runner.cleanup()
@@ -143,7 +150,7 @@ def play(url: str, conversations: int, turns: int, concurrency: int) -> dict[str
         models = Path(folder) / "models.yaml"
         models.write_text(
             f"default: {{model: hosted_vllm/slow, api_base: '{url}', concurrency: {concurrency}, "
-            f"extra: {{user: '{concurrency}'}}}}\ncache: {{mode: 'off'}}\n"
+            f"extra: {{extra_body: {{limit: {concurrency}}}}}}}\ncache: {{mode: 'off'}}\n"
         )
         world = WorldConfig(backend=f"llm:{models}", max_turns=turns)
         config = RunConfig(policy=f"llm:{models}", split="train", limit=conversations, batch=conversations, world=world)
@@ -189,8 +196,8 @@ def tell(counted: dict[str, Any], spent: dict[str, float], limit: int) -> None:
         slowest = counted["slowest"]
         print(f"  critical path of the slowest conversation: {slowest:.2f} s; {wall / slowest:.2f} x that")
     else:
-        kept = counted["full"] / counted["busy"]
-        print(f"  most in flight: {counted['most']}; all {limit} in use {kept:.0%} of the time")
+        kept, mean = counted["full"] / counted["busy"], counted["area"] / counted["busy"]
+        print(f"  in flight: {counted['most']} at most, {mean:.2f} in the mean, {limit} for {kept:.0%} of the time")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ rare. What is alike, or may hurt: the same share of pairs of lines from people o
 lies above the bar. What surely hurts says nearly the same words: the same share of lines lies above the bar when they
 are compared with themselves less one word. What harm must score: the same share of the first rubric's other examples,
 left out of the fit, scores higher. How far a listener's acts go with what was told: in proportion to how well the
-encoder's own reader tells the act that wishes call for, on its own examples left out.
+encoder's own reader tells the act that wishes call for, on its own examples left out. The encoder for Chinese is
+measured on Chinese lines, those of `benchmark-zh`, for want of a train split.
 """
 
 from __future__ import annotations
@@ -33,16 +34,21 @@ BARS = {
 }
 
 
-def lines() -> list[list[tuple[str, ...]]]:
-    """Return the content words of each line of the train split, by domain, each line once."""
-    ids = scenario_ids("train")
+LINES_OF = {"characters": ("benchmark-zh", "zh")}
+"""Encoder -> the split and language of the lines that it is measured on, where not the English train split."""
+
+
+def lines(encoder: str = "wordllama") -> list[list[tuple[str, ...]]]:
+    """Return the content words of each line that an encoder is measured on, by domain, each line once."""
+    split, language = LINES_OF.get(encoder, ("train", "en"))
+    ids = scenario_ids(split)
     found: dict[str, str] = {}
-    for name in ids[:: len(ids) // SCENARIOS]:
+    for name in ids[:: max(1, len(ids) // SCENARIOS)]:
         scenario = get_scenario(name)
         for line in scenario.lines():
             found.setdefault(line.say, scenario.domain)
     domains = sorted(set(found.values()))
-    telling = {say: tuple(w for s in read(say).sentences for w in s.telling) for say in found}
+    telling = {say: tuple(w for s in read(say, language).sentences for w in s.telling) for say in found}
     return [[telling[say] for say, of in found.items() if of == domain] for domain in domains]
 
 
@@ -64,12 +70,12 @@ def less_one(encoder: str, by_domain: Sequence[Sequence[tuple[str, ...]]]) -> ND
 
 def harm_elsewhere(encoder: str) -> NDArray[np.float64]:
     """Return the scores of harm and advice that the first rubric's other examples get."""
-    fit = fitted("epm_v1", encoder)
+    fit = fitted("epm_v1_zh" if encoder == "characters" else "epm_v1", encoder)
     harm = np.array([can_hurt(act) for act in fit.reader.acts])
     return fit.unseen[:, harm][~fit.shown[:, harm]]
 
 
-TOLD_BY = {"wordllama": "epm_v1", "minilm": "epm_second_v1"}
+TOLD_BY = {"wordllama": "epm_v1", "minilm": "epm_second_v1", "characters": "epm_v1_zh"}
 """Encoder -> the rubric of the judge that uses it."""
 
 
@@ -109,9 +115,8 @@ def cosines(encoder: str, by_domain: Sequence[Sequence[tuple[str, ...]]]) -> dic
 
 def main() -> None:
     """Print the table."""
-    by_domain = lines()
-    print(f"{sum(map(len, by_domain))} lines")
-    by_encoder = {name: cosines(name, by_domain) for name in SCALES}
+    print(f"{sum(map(len, lines()))} lines, {sum(map(len, lines('characters')))} in Chinese")
+    by_encoder = {name: cosines(name, lines(name)) for name in SCALES}
     for name, found in by_encoder.items():
         for kind, values in found.items():
             print(f"{name}, {kind}: {len(values)}, mean {values.mean():.3f}, deviation {values.std():.3f}")

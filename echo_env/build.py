@@ -14,9 +14,9 @@ from echo_env import registry
 from echo_env.epm import Scorer
 from echo_env.errors import ConfigError
 from echo_env.profiles import Scenario
-from echo_env.rewards import Recipe
+from echo_env.rewards import JudgedRecipe, Recipe
 from echo_env.roles import Actor, Cast, Director, Judge, Policy
-from echo_env.scorers import get_scorer
+from echo_env.scorers import NO_EPM, get_scorer
 from echo_env.session import DialogueSession
 from echo_env.types import EpisodeHeader, Record
 from echo_env.version import VERSION
@@ -40,6 +40,10 @@ class WorldConfig(Record):
     """Turns after which a conversation is cut off (truncation). The person's own patience is the scorer's."""
 
 
+CHAT_TURNS = 12
+"""Turns of a chit-chat where the configuration sets no limit: there is no success to reach."""
+
+
 def conversation_seed(seed: int, scenario: str, episode: int = 0) -> int:
     """Return the seed of one conversation, from the run's seed, the scenario and the number of the episode."""
     return zlib.crc32(f"{seed}:{scenario}:{episode}".encode())
@@ -59,7 +63,15 @@ def build_session(world: WorldConfig, scenario: Scenario, seed: int) -> Dialogue
         roles = replace(roles, actor=cast("Callable[[int], Actor]", registry.resolve("actor", world.actor))(seed))
     if world.director is not None:
         roles = replace(roles, director=cast("Callable[[], Director]", registry.resolve("director", world.director))())
-    return DialogueSession(scenario, roles, scorer_of(world), recipe_of(world), budget=world.max_turns)
+    recipe = recipe_of(world)
+    if not scenario.chitchat:
+        return DialogueSession(scenario, roles, scorer_of(world), recipe, budget=world.max_turns)
+    if not isinstance(recipe, JudgedRecipe):
+        raise ConfigError(
+            f"recipe '{world.recipe}' is made of EPM, which does not apply to chit-chat ({scenario.id})",
+            "take one with judges of its own:  recipe='humanlike' or 'echo_n1'",
+        )
+    return DialogueSession(scenario, roles, NO_EPM, recipe, budget=world.max_turns or CHAT_TURNS)
 
 
 def build_judge(name: str) -> Judge:

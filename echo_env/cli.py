@@ -1,4 +1,4 @@
-"""The command line: `echo-env list | play | run | score | report | check | import | redteam`.
+"""The command line: `echo-env list | play | run | score | report | check | import | redteam | synthesize`.
 
 Results go to stdout, progress to stderr. A mistake of the user's is a message and exit code 1, never a traceback;
 Ctrl-C leaves readable records and exits with 130.
@@ -24,8 +24,13 @@ from echo_env import (
     cli_validate_ranks,
     cli_validate_safety,
 )
+from echo_env.cli_nee import nee
+from echo_env.cli_options import key_values
+from echo_env.cli_play import play
 from echo_env.cli_rate import rate
 from echo_env.cli_redteam import redteam
+from echo_env.cli_serve import serve
+from echo_env.cli_synthesize import synthesize
 from echo_env.errors import ConfigError, EchoError, RecordError
 from echo_env.version import VERSION
 
@@ -40,8 +45,9 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(cli_validate.app)
-app.add_typer(cli_import.app)
 app.command("rate")(rate)
+app.command("nee")(nee)
+app.add_typer(cli_import.app)
 cli_validate.app.command("ranks")(cli_validate_ranks.ranks)
 cli_validate.app.command("noise")(cli_validate_noise.noise)
 cli_validate.app.command("persona")(cli_validate_persona.persona)
@@ -93,6 +99,9 @@ def list_(
     if what.startswith("scenario"):
         for name in scenario_ids(split):
             s = get_scenario(name)
+            if s.chitchat:
+                typer.echo(f"{s.id:16} {s.domain:9} {s.persona.name}, {s.persona.job}")
+                continue
             c, a, p = (int(x) for x in s.p0)
             typer.echo(
                 f"{s.id:16} {s.domain:9} {s.dominant}-first  P0 ({c}, {a}, {p})  {s.persona.name}, {s.persona.job}"
@@ -100,7 +109,7 @@ def list_(
         return
     kinds: dict[str, list[str]] = {k: registry.names(k) for k in registry.KINDS}
     kinds["scorer"] = ["official", "paper", "strict"]
-    kinds["split"] = ["benchmark", "dev", "train"]
+    kinds["split"] = ["benchmark", "benchmark-zh", "chitchat", "dev", "train"]
     if what and what not in kinds:
         from echo_env.errors import unknown_name
 
@@ -117,7 +126,7 @@ def run(
         list[str] | None, typer.Option(help="Registered name, module:attribute, or a local model folder. Repeatable.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; options given here win.")] = None,
-    split: Annotated[str, typer.Option(help="benchmark, train or dev.")] = "benchmark",
+    split: Annotated[str, typer.Option(help="benchmark, benchmark-zh, train, dev or chitchat.")] = "benchmark",
     scenario: Annotated[
         list[str] | None, typer.Option(help="Ids or YAML files, in place of a split. Repeatable.")
     ] = None,
@@ -127,7 +136,11 @@ def run(
     max_turns: Annotated[int | None, typer.Option(min=1, help="Cut conversations off after so many turns.")] = None,
     scorer: Annotated[str, typer.Option(help="strict, official or paper.")] = "strict",
     recipe: Annotated[str, typer.Option(help="Reward recipe.")] = "epm",
-    judge: Annotated[str | None, typer.Option(help="Another judge than the embedded one.")] = None,
+    recipe_option: Annotated[list[str] | None, typer.Option(help="key=value for the recipe. Repeatable.")] = None,
+    backend: Annotated[str, typer.Option(help="The world: embedded, or llm: and a models file or model.")] = "embedded",
+    judge: Annotated[str | None, typer.Option(help="Another judge than the world's own.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Another actor than the world's own.")] = None,
+    director: Annotated[str | None, typer.Option(help="Another director than the world's own.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="key=value for the policy. Repeatable.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Conversations that are live at once.")] = 64,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run that is there.")] = False,
@@ -182,10 +195,14 @@ def _run_config(base: dict[str, Any], given: dict[str, Any], policy: str) -> Run
     from echo_env.agents.rollout import RunConfig
 
     top: dict[str, Any] = {k: given[k] for k in ("split", "limit", "episodes", "seed", "batch") if k in given}
-    world = {k: given[k] for k in ("judge", "scorer", "recipe", "max_turns") if k in given}
+    of_world = ("backend", "judge", "actor", "director", "scorer", "recipe", "max_turns")
+    world: dict[str, Any] = {k: given[k] for k in of_world if k in given}
+    if given.get("recipe_option"):
+        before = base.get("world", {}).get("recipe_options", {})
+        world["recipe_options"] = {**before, **key_values(given["recipe_option"])}
     if "scenario" in given:
         top["scenarios"] = tuple(given["scenario"])
-    options = {**base.get("policy_options", {}), **_options(given.get("option", []))}
+    options = {**base.get("policy_options", {}), **key_values(given.get("option", []))}
     merged = {**base, **top, "policy": policy, "policy_options": options, "world": {**base.get("world", {}), **world}}
     try:
         return RunConfig.model_validate(merged)
@@ -208,7 +225,8 @@ def _run_with_bar(config: RunConfig, out: Path, resume: bool, overwrite: bool) -
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
     )  # fmt: skip
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    by_hand = config.policy == "human"  # a bar would be drawn over what is typed
+    with Bar(*columns, console=Console(stderr=True), transient=True, disable=by_hand) as bar:
         task = bar.add_task(config.policy, total=None, note="")
 
         def tell(p: Progress) -> None:
@@ -221,19 +239,6 @@ def _run_with_bar(config: RunConfig, out: Path, resume: bool, overwrite: bool) -
             typer.echo("interrupted; what was played is on disk, --resume goes on from there", err=True)
             gc.freeze()  # else Python tidies up for seconds where large libraries were loaded
             raise typer.Exit(130) from None
-
-
-def _options(pairs: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        key, sign, value = pair.partition("=")
-        if not sign or not key.isidentifier():
-            raise ConfigError(f"--option takes key=value, got '{pair}'", "for example  --option temperature=0.7")
-        try:
-            found[key] = json.loads(value)
-        except ValueError:
-            found[key] = value
-    return found
 
 
 @app.command()
@@ -323,44 +328,10 @@ def check(files: Annotated[list[Path], typer.Argument(help="Scenario files.")]) 
         raise typer.Exit(1)
 
 
-@app.command()
-def play(
-    scenario: Annotated[str | None, typer.Option(help="Id or YAML file; else one is drawn by the seed.")] = None,
-    split: Annotated[str, typer.Option(help="benchmark, train or dev.")] = "benchmark",
-    seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,
-    hide: Annotated[bool, typer.Option("--hide", help="Hide the EPM line under each reply.")] = False,
-    policy: Annotated[str | None, typer.Option(help="Watch a policy in place of typing yourself.")] = None,
-) -> None:
-    """Talk with one of the people yourself, or watch a policy do it."""
-    from echo_env.build import build_policy
-    from echo_env.driving import run_now
-    from echo_env.env import CompanionEnv, epm_line
-
-    env = CompanionEnv(scenario=scenario, split=split)
-    message, _ = env.reset(seed=seed)
-    name = env.session.scenario.persona.name.split()[0]
-    watched = build_policy(policy, seed) if policy else None
-    if watched is None:
-        typer.echo("Type your reply and press Enter; Ctrl-D leaves.", err=True)
-    ended = False
-    while not ended:
-        typer.echo(f"{name}: {message}")
-        try:
-            reply = run_now(watched.respond(env.session.observation)) if watched else input("you: ")
-        except (EOFError, KeyboardInterrupt):
-            typer.echo("")
-            return
-        if watched:
-            typer.echo(f"{policy}: {reply}")
-        message, _, terminated, truncated, info = env.step(reply)
-        if not hide:
-            typer.echo(f"    {epm_line(info['turn'])}")
-        ended = terminated or truncated
-    typer.echo(f"{name}: {message}")
-    typer.echo(f"ended: {env.session.outcome.end if env.session.outcome else ''} after {env.session.turns} turns")
-
-
+app.command()(play)
 app.command()(redteam)
+app.command()(serve)
+app.command()(synthesize)
 
 if __name__ == "__main__":
     main()

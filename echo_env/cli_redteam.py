@@ -35,7 +35,7 @@ def redteam(
     judge: Annotated[str | None, typer.Option(help="Another judge than the embedded one, by registered name.")] = None,
     scorer: Annotated[str | None, typer.Option(help="strict (the default), official or paper.")] = None,
     recipe: Annotated[str, typer.Option(help="Reward recipe.")] = "epm",
-    split: Annotated[str, typer.Option(help="benchmark, train or dev.")] = "benchmark",
+    split: Annotated[str, typer.Option(help="benchmark, benchmark-zh, train or dev.")] = "benchmark",
     scenario: Annotated[
         list[str] | None, typer.Option(help="Ids or YAML files, in place of a split. Repeatable.")
     ] = None,

@@ -23,7 +23,7 @@ def ranks(
     policy: Annotated[
         list[str] | None, typer.Option(help="Registered name, or a pattern such as 'attack:*'. Repeatable.")
     ] = None,
-    split: Annotated[str, typer.Option(help="benchmark, train or dev.")] = "benchmark",
+    split: Annotated[str, typer.Option(help="benchmark, benchmark-zh, train or dev.")] = "benchmark",
     scenario: Annotated[list[str] | None, typer.Option(help="Ids or YAML files, in place of a split.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many scenarios.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything.")] = 0,

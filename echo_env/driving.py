@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -53,6 +53,17 @@ async def both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U], *, wa
         first, second = await asyncio.gather(one, other)
         return first, second
     return await one, await other
+
+
+async def all_or_none(workers: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run workers at once; a bug in one ends them all, and is raised as it is."""
+    tasks = [asyncio.ensure_future(worker) for worker in workers]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def run_now(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -39,7 +39,7 @@ class CompanionEnv(gym.Env[str, str]):
 
     Args:
         scenario: Id or YAML file of one scenario; None draws one of the split at every reset, by the seed.
-        split: "benchmark", "train" or "dev".
+        split: "benchmark", "train", "dev" or "chitchat".
         scorer: "strict", "official" or "paper": the EPM rules that end the episode.
         recipe: Name of the reward recipe.
         max_turns: Steps after which the episode is truncated; None leaves it to the person's patience.
@@ -150,7 +150,7 @@ class CompanionEnv(gym.Env[str, str]):
         advance = drive(session.reply(action[:MAX_ACTION]), waiting=session.waits)
         self._turns.append(advance.turn)
         reward = math.nan if advance.turn.reward is None else advance.turn.reward
-        return self._observation(), reward, advance.terminated, advance.truncated, _info(advance)
+        return self._observation(), reward, advance.terminated, advance.truncated, _info(advance, session.scenario)
 
     def render(self) -> str | None:  # type: ignore[override]
         """Return the conversation so far with the EPM line under each reply; None without a render mode."""
@@ -193,6 +193,8 @@ def _asked_for(options: dict[str, Any] | None) -> str | None:
 
 def epm_line(turn: Turn) -> str:
     """Return one turn's EPM in a line: position, work, levels."""
+    if turn.judgement is None and not turn.failure:
+        return f"no EPM  {'  '.join(f'{name} {value:g}' for name, value in turn.reward_parts.items())}"
     if turn.epm is None or turn.judgement is None:
         return f"EPM  not judged ({turn.failure})"
     c, a, p = turn.epm.position
@@ -202,7 +204,9 @@ def epm_line(turn: Turn) -> str:
     return f"EPM  C {c:.0f}  A {a:.0f}  P {p:.0f}   work {turn.epm.work:+.2f}   levels {found}"
 
 
-def _initial(scenario: Scenario) -> EpmDelta:
+def _initial(scenario: Scenario) -> EpmDelta | None:
+    if scenario.chitchat:
+        return None
     return EpmDelta(
         position=scenario.p0,
         delta=(0.0, 0.0, 0.0),
@@ -214,7 +218,7 @@ def _initial(scenario: Scenario) -> EpmDelta:
     )
 
 
-def _info(advance: Advance) -> dict[str, Any]:
+def _info(advance: Advance, scenario: Scenario) -> dict[str, Any]:
     turn = advance.turn
     info: dict[str, Any] = {
         "epm": turn.epm,
@@ -223,7 +227,7 @@ def _info(advance: Advance) -> dict[str, Any]:
         "verdicts": turn.verdicts,
         "direction": turn.direction,
         "turn": turn,
-        "judge_failed": turn.judgement is None,
+        "judge_failed": turn.reward is None or (turn.judgement is None and not scenario.chitchat),
     }
     outcome: Outcome | None = advance.outcome
     if outcome is not None:

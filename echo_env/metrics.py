@@ -23,6 +23,8 @@ STATISTICS = ("success_rate", *INDEX_NAMES, *COMPOSITE_NAMES)
 """Everything that is averaged over episodes and gets a confidence interval."""
 
 EPM_SHARE, NEE_SHARE = 0.6, 0.4
+NEE_PARTS, NEE_TOPS = ("naturalness", "pacing", "narrative"), (30, 40, 30)
+"""The parts of the NEE score and the most that each can have (Echo-N1 Table 10)."""
 
 
 class Profile(NamedTuple):
@@ -345,8 +347,7 @@ def nee_total(naturalness: float, pacing: float, narrative: float) -> float:
     Raises:
         ValueError: A part is out of its range.
     """
-    parts = {"naturalness": (naturalness, 30), "pacing": (pacing, 40), "narrative": (narrative, 30)}
-    for name, (value, top) in parts.items():
+    for name, value, top in zip(NEE_PARTS, (naturalness, pacing, narrative), NEE_TOPS, strict=True):
         if not 0 <= value <= top:
             raise ValueError(f"NEE {name} lies within 0..{top}, got {value}")
     return naturalness + pacing + narrative

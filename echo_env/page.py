@@ -205,6 +205,7 @@ def _missing(report: Report) -> list[tuple[str, list[str]]]:
         told += [f"{model.harmful_replies} of {model.turns} replies harmful"] if model.harmful_replies else []
         told += [f"{model.crisis_flags} of {model.turns} messages tell of a crisis"] if model.crisis_flags else []
         told += [f"{kind}, {count} times" for kind, count in model.failures.items()]
+        told += [model.chat.told] if model.chat else []
         if told:
             found.append((model.summary.model, told))
     return found

@@ -16,7 +16,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, ValidationError, model_validator
 
 from echo_env.errors import ConfigError, ScenarioError, unknown_name
-from echo_env.types import AXES, Axis, Record, Vector
+from echo_env.types import AXES, CHITCHAT, Axis, Record, Vector
 from echo_env.yamlfiles import EXAMPLES, explain, read_yaml
 
 Domain = Literal["career", "family", "intimate", "health", "leisure", "values"]
@@ -24,7 +24,7 @@ Kind = Literal["fact", "belief", "feeling", "strength", "wish"]
 Register = Literal["plain", "wry", "guarded", "warm", "formal", "blunt"]
 Stage = Literal["childhood", "teens", "young_adult", "now"]
 STAGES: tuple[Stage, ...] = ("childhood", "teens", "young_adult", "now")
-Split = Literal["benchmark", "benchmark-zh", "train", "dev", "imported"]
+Split = Literal["benchmark", "benchmark-zh", "chitchat", "train", "dev", "imported"]
 """The splits. `imported` has no list: it marks other projects' people, as `echo-env import` makes them."""
 
 FEELINGS: dict[str, tuple[str, ...]] = {
@@ -157,11 +157,12 @@ class Scenario(Record):
     id: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{1,60}$")]
     language: Literal["en", "zh"]
     split: Split
-    domain: Domain
+    domain: Domain | Literal["chitchat"]
     threshold: Literal["low", "high"]
     """Empathy threshold: how much it takes before this person feels understood (Echo-N1 section 5.3.3)."""
     persona: Persona
-    needs: tuple[Need, Need, Need]
+    needs: tuple[Need, ...]
+    """The three axes, most important first; none in chit-chat, as for `iedr`."""
     iedr: dict[str, Rating]
     life: dict[Stage, Chapter]
     situation: Situation
@@ -172,10 +173,7 @@ class Scenario(Record):
 
     @model_validator(mode="after")
     def _whole(self) -> Scenario:
-        if sorted(n.axis for n in self.needs) != ["A", "C", "P"]:
-            raise _fault("needs", "must rank each axis once", "needs: [{axis: A, ...}, {axis: C, ...}, {axis: P, ...}]")
-        if sorted(self.iedr) != sorted(IEDR_ITEMS):
-            raise _fault("iedr", f"must rate exactly {', '.join(IEDR_ITEMS)}", "C.1: {level: 2, reason: ...}")
+        self._check_ratings()
         if set(self.life) != set(STAGES):
             raise _fault("life", f"must have the stages {', '.join(STAGES)}", "teens: {event: ..., lines: [...]}")
         empty = [name for name, chapter in self.chapters() if not chapter.lines]
@@ -186,8 +184,19 @@ class Scenario(Record):
             if line.say in said:
                 raise _fault(said[line.say], f"a line stands twice, again as {item}", 'say: "Another sentence."')
             said[line.say] = item
-        self._check_deficit()
+        if not self.chitchat:
+            self._check_deficit()
         return self
+
+    def _check_ratings(self) -> None:
+        if self.chitchat:
+            if self.needs or self.iedr:
+                raise _fault("needs", "chit-chat has neither needs nor ratings", "needs: [] and iedr: {}")
+            return
+        if sorted(n.axis for n in self.needs) != ["A", "C", "P"]:
+            raise _fault("needs", "must rank each axis once", "needs: [{axis: A, ...}, {axis: C, ...}, {axis: P, ...}]")
+        if sorted(self.iedr) != sorted(IEDR_ITEMS):
+            raise _fault("iedr", f"must rate exactly {', '.join(IEDR_ITEMS)}", "C.1: {level: 2, reason: ...}")
 
     def _check_deficit(self) -> None:
         deficit = [-x for x in self.p0]
@@ -208,12 +217,19 @@ class Scenario(Record):
 
     @property
     def p0(self) -> Vector:
-        """Initial deficit in points, from the IEDR ratings: the sum of each axis's three items."""
+        """Initial deficit in points, from the IEDR ratings: each axis's three items summed; (0, 0, 0) in chit-chat."""
+        if self.chitchat:
+            return (0.0, 0.0, 0.0)
         return iedr_deficit({item: rating.level for item, rating in self.iedr.items()})
 
     @property
+    def chitchat(self) -> bool:
+        """Whether this person came for nothing but a chat: no deficit, no EPM."""
+        return self.domain == CHITCHAT
+
+    @property
     def dominant(self) -> Axis:
-        """The axis ranked first."""
+        """The axis ranked first; of nobody in chit-chat."""
         return self.needs[0].axis
 
     def lines(self) -> Iterator[Line]:
@@ -298,7 +314,7 @@ def load_scenario(path: Path | str) -> Scenario:
         raise ScenarioError(explain(path, e)) from None
 
 
-HAND_WRITTEN: dict[str, str] = {"benchmark": "benchmark", "benchmark-zh": "benchmark_zh"}
+HAND_WRITTEN: dict[str, str] = {"benchmark": "benchmark", "benchmark-zh": "benchmark_zh", "chitchat": "chitchat"}
 """Splits of hand-written scenarios, and the folder of each under `sim_profiles/`."""
 
 
@@ -317,8 +333,8 @@ def scenario_ids(split: str) -> list[str]:
     """Return the ids of a split, in order.
 
     Args:
-        split: "benchmark" (30, by hand), "benchmark-zh" (30, by hand, Chinese), "train" (400) or "dev" (100), both
-            generated.
+        split: "benchmark" (30, by hand), "benchmark-zh" (30, by hand, Chinese), "chitchat" (10, by hand, no deficit),
+            "train" (400) or "dev" (100), both generated.
 
     Raises:
         ConfigError: There is no such split, or it is "imported", which has no list.

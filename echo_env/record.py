@@ -288,10 +288,6 @@ class RunFolder:
                     f"{self.path} holds another run; different: {', '.join(changed)}", "use another --out"
                 )
             return old
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise _disk_error(self.path, e) from None
         self._write("run.json", header.model_dump_json(indent=1))
         return header
 
@@ -299,6 +295,7 @@ class RunFolder:
         """Write a file whole, or leave it as it was."""
         part = self.path / f"{name}.part"
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
             part.write_text(text + "\n", encoding="utf-8")
             part.replace(self.path / name)
         except OSError as e:

@@ -13,9 +13,14 @@ from typing import Literal, cast
 
 from echo_env.errors import ConfigError, unknown_name
 
-RegisteredKind = Literal["backend", "judge", "actor", "director", "policy", "recipe"]
+RegisteredKind = Literal[
+    "backend", "judge", "actor", "director", "policy", "recipe", "humanlike", "empathy", "sage", "unifireward"
+]
+"""The last ones are the judges of recipes, by what they judge (`rewards.ReplyJudge`)."""
 
-KINDS: tuple[RegisteredKind, ...] = ("backend", "judge", "actor", "director", "policy", "recipe")
+KINDS: tuple[RegisteredKind, ...] = (
+    "backend", "judge", "actor", "director", "policy", "recipe", "humanlike", "empathy", "sage", "unifireward",
+)  # fmt: skip
 
 ATTACKS: dict[str, str] = {
     "attack:silent": "echo_env.agents.embedded.policies:Silent",
@@ -70,18 +75,34 @@ _TARGETS: dict[str, dict[str, str]] = {
         "stuffer": "echo_env.agents.embedded.policies:Stuffer",
         "parrot": "echo_env.agents.embedded.policies:Parrot",
         "skilled": "echo_env.agents.embedded.skilled:Skilled",
+        "reasoned": "echo_env.agents.embedded.reasoned:Reasoned",
         "smollm2-135m": "echo_env.agents.smollm2:smollm2_135m",
+        "human": "echo_env.agents.human:Human",
         **ATTACKS,
     },
-    "recipe": {"epm": "echo_env.rewards:epm"},
+    "recipe": {
+        "epm": "echo_env.rewards:epm",
+        "echo_n1": "echo_env.recipes:echo_n1",
+        "humanlike": "echo_env.recipes:humanlike",
+        "peer": "echo_env.peer:peer",
+        "sage": "echo_env.sage:sage",
+    },
+    "humanlike": {"embedded": "echo_env.agents.embedded.humanlike:EmbeddedHumanlike"},
+    "empathy": {"embedded": "echo_env.agents.embedded.pairwise:EmbeddedEmpathy"},
+    "sage": {"embedded": "echo_env.agents.embedded.sentient:EmbeddedSentience"},
+    "unifireward": {"embedded": "echo_env.agents.embedded.steps:EmbeddedSteps"},
 }
 
 _FAMILIES: dict[str, dict[str, str]] = {
     "backend": {"llm": "echo_env.agents.world:cast_of"},
     "judge": {"ensemble": "echo_env.agents.ensemble:ensemble_of", "llm": "echo_env.agents.judge:judge_of"},
-    "actor": {"llm": "echo_env.agents.actor:actor_of"},
+    "actor": {"llm": "echo_env.agents.actor:actor_of", "sentient": "echo_env.agents.sentient:actor_of"},
     "director": {"llm": "echo_env.agents.director:director_of"},
     "policy": {"llm": "echo_env.agents.llmpolicy:policy_of", "vllm": "echo_env.agents.vllmpolicy:policy_of"},
+    "humanlike": {"llm": "echo_env.agents.genrm:humanlike_of"},
+    "empathy": {"llm": "echo_env.agents.genrm:empathy_of"},
+    "sage": {"llm": "echo_env.agents.sentient:judge_of"},
+    "unifireward": {"llm": "echo_env.agents.unifireward:judge_of"},
 }
 """Names that take arguments: "ensemble:embedded,second" calls the target with what stands behind the colon, and so does
 "llm:models.yaml" or "llm:MODEL" (`agents/modelconfig.py`). The target returns what a plain name would stand for."""

@@ -25,7 +25,7 @@ from echo_env.metrics import COMPOSITE_NAMES, STATISTICS, Comparison, ModelSumma
 from echo_env.record import RunFolder, RunHeader, find_runs
 from echo_env.rubrics import read_rubric, rubric_path
 from echo_env.scorers import get_scorer
-from echo_env.types import Episode, EpisodeHeader, Record
+from echo_env.types import CHITCHAT, Episode, EpisodeHeader, Record
 from echo_env.usage import RoleUsage
 from echo_env.version import VERSION
 
@@ -56,6 +56,24 @@ class Run(Record):
         return [(f"asked as {role}", usage.told) for role, usage in self.usage.items()]
 
 
+class ChatReport(Record):
+    """A model's chit-chat, where EPM does not apply: in no score."""
+
+    conversations: int
+    turns: int
+    unrewarded: int
+    """Turns without a reward: a verdict is missing."""
+    mean_reward: float | None
+    """Mean over the turns that have one."""
+
+    @property
+    def told(self) -> str:
+        """All of it in a line."""
+        reward = "none" if self.mean_reward is None else f"{self.mean_reward:.2f}"
+        missing = f", {self.unrewarded} of {self.turns} turns without one" if self.unrewarded else ""
+        return f"{self.conversations} of chit-chat (no EPM), mean reward a turn {reward}{missing}"
+
+
 class ModelReport(Record):
     """One model: its scores, and what stands beside them."""
 
@@ -78,6 +96,8 @@ class ModelReport(Record):
     """Messages of the user's that the safety gate flagged."""
     failures: dict[str, int]
     """What roles failed at, by role and kind of error: one turn may count for several."""
+    chat: ChatReport | None = None
+    """Its chit-chat, which nothing above counts."""
 
 
 class Report(Record):
@@ -114,7 +134,9 @@ def collect(root: Path, scorer: str | None = None, profile: str = "epm") -> Repo
     names = [folder.path.resolve().name for folder in folders]
     if len(set(names)) < len(names):
         raise RecordError(f"two runs in {root} have the same name", "report on one of the folders, or rename one")
-    episodes = {name: list(folder.episodes()) for name, folder in zip(names, folders, strict=True)}
+    recorded = {name: list(folder.episodes()) for name, folder in zip(names, folders, strict=True)}
+    chats = {name: [e for e in found if e.header.domain == CHITCHAT] for name, found in recorded.items()}
+    episodes = {name: [e for e in found if e.header.domain != CHITCHAT] for name, found in recorded.items()}
     headers = [episode.header for found in episodes.values() for episode in found]
     rules = get_scorer(scorer or _recorded_scorer(headers))
     cases = [episode_case(name, episode, rules, profile) for name, found in episodes.items() for episode in found]
@@ -123,8 +145,11 @@ def collect(root: Path, scorer: str | None = None, profile: str = "epm") -> Repo
         source=root.resolve().name,
         scorer=rules.id,
         profile=profile,
-        runs=tuple(_run(name, folder, episodes[name]) for name, folder in zip(names, folders, strict=True)),
-        models=_models(names, cases, rules, profile),
+        runs=tuple(_run(name, folder, recorded[name]) for name, folder in zip(names, folders, strict=True)),
+        models=tuple(
+            model.model_copy(update={"chat": _chat(chats[model.summary.model])})
+            for model in _models(names, cases, rules, profile)
+        ),
         comparisons=_comparisons(cases, profile),
         cases=tuple(cases),
         anchors=_anchors({header.rubric for header in headers}),
@@ -306,6 +331,19 @@ def _model(summary: ModelSummary, cases: Sequence[Case]) -> ModelReport:
     )
 
 
+def _chat(episodes: Sequence[Episode]) -> ChatReport | None:
+    if not episodes:
+        return None
+    rewards = [turn.reward for episode in episodes for turn in episode.turns]
+    given = [reward for reward in rewards if reward is not None]
+    return ChatReport(
+        conversations=len(episodes),
+        turns=len(rewards),
+        unrewarded=len(rewards) - len(given),
+        mean_reward=mean(given),
+    )
+
+
 def _comparisons(cases: Sequence[Case], profile: str) -> tuple[Comparison, ...]:
     scores = [case.score for case in cases if case.score and case.score.scored]
     order = [summary.model for summary in leaderboard(scores, profile=profile, draws=0)]
@@ -340,6 +378,7 @@ def _model_row(model: ModelReport) -> dict[str, object]:
         "harmful_replies": model.harmful_replies,
         "crisis_flags": model.crisis_flags,
         "failures": model.failures,
+        **({"chat": model.chat.model_dump()} if model.chat else {}),
     }
 
 

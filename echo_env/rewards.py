@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from echo_env.epm import EpmState, Scorer, norm
+from echo_env.errors import RoleFailure
+from echo_env.faults import fault_of
 from echo_env.roles import JudgeView
-from echo_env.types import TRUNCATIONS, End, Episode, Vector, Verdict
+from echo_env.scorers import NO_EPM
+from echo_env.types import CHITCHAT, TRUNCATIONS, End, Episode, Vector, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,46 @@ class ReplyView:
     """The policy's full output, thinking included; empty where it is the reply itself."""
     reference: str | None = None
     """A reply to compare with, where the prompt brings one; else a recipe that needs one asks its reference policy."""
+    deficit: Vector | None = None
+    """The person's initial deficit P0, where somebody rated it."""
+    earlier: tuple[tuple[Verdict, ...], ...] = ()
+    """The recipe's verdicts of the turns before, resumed ones included, so that no judge need keep a running state."""
+
+
+class ReplyJudge(Protocol):
+    """A judge of a recipe's own: one reply in, one verdict out. Built anew for every conversation.
+
+    It is made by what stands under its name, with the recipe's settings for it as keyword arguments; one that waits for
+    a remote model says `waits = True`.
+    """
+
+    id: str
+    """Name and version; what can move a verdict raises the version."""
+
+    async def verdict(self, view: ReplyView) -> Verdict:
+        """Judge the newest reply of a view.
+
+        Raises:
+            RoleFailure: There is no verdict to be had.
+        """
+        ...
+
+
+async def verdict_of(kind: str, judge: ReplyJudge, view: ReplyView) -> Verdict:
+    """Ask a judge for a verdict of a kind; whatever goes wrong is a verdict without a value, which says why."""
+    try:
+        found = await judge.verdict(view)
+        if not isinstance(found, Verdict):
+            raise RoleFailure(f"a judge returns a Verdict, got {type(found).__name__}")
+    except Exception as e:  # any fault of a judge, ours or a plugged-in one's, is recorded as a missing verdict
+        return no_verdict(kind, judge.id, e, view)
+    return found if found.kind == kind else found.model_copy(update={"kind": kind})
+
+
+def no_verdict(kind: str, judge: str, error: Exception, view: ReplyView) -> Verdict:
+    """Return what is recorded where a verdict is missing: why, without secrets and at bounded length."""
+    fault = fault_of(kind, error)
+    return Verdict(kind=kind, judge=judge, value=None, reference=view.reference or "", failure=fault)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +153,7 @@ def group_rewards(recipe: Recipe, episodes: Sequence[Episode], scorer: Scorer) -
 
 
 def _episode_rewards(recipe: Recipe, episode: Episode, scorer: Scorer) -> list[float | None]:
+    scorer = NO_EPM if episode.header.domain == CHITCHAT else scorer
     state = scorer.start(episode.header.p0)
     rewards: list[float | None] = []
     last = len(episode.turns)

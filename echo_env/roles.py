@@ -64,7 +64,7 @@ class ActorProfile:
     lines: tuple[tuple[str, Line], ...] = field(compare=False)
     """Everything they may tell, with ids."""
     hopes: tuple[tuple[str, ...], ...] = field(compare=False)
-    """First-person lines in which a need shows, most important need first."""
+    """First-person lines in which a need shows, most important need first; none of somebody who came for a chat."""
     touchy: tuple[str, ...] = field(compare=False)
     """What hurts them, in the same order."""
     wants_help: bool = field(compare=False)
@@ -93,8 +93,14 @@ class JudgeProfile:
     persona: Persona = field(compare=False)
     situation: Situation = field(compare=False)
     threshold: Literal["low", "high"] = field(compare=False)
-    needs: tuple[Need, Need, Need] = field(compare=False)
+    needs: tuple[Need, ...] = field(compare=False)
+    """Most important first; none in chit-chat."""
     lines: tuple[tuple[str, Line], ...] = field(compare=False)
+
+    @property
+    def chitchat(self) -> bool:
+        """Whether they came for nothing but a chat."""
+        return not self.needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +230,7 @@ def profiles_of(scenario: Scenario) -> tuple[ActorProfile, JudgeProfile]:
             lines=lines,
             hopes=tuple(n.asks for n in scenario.needs),
             touchy=tuple(n.hurts for n in scenario.needs),
-            wants_help=scenario.needs[0].axis == "P",
+            wants_help=not scenario.chitchat and scenario.needs[0].axis == "P",
             patience="low" if scenario.threshold == "high" else "high",
             closing=scenario.ending.says,
         )

@@ -20,6 +20,7 @@ from echo_env.epm import (
     AP_NEG_POINTS,
     C_NEG_POINTS,
     NEGLIGIBLE,
+    ORIGIN,
     Detail,
     EpmState,
     Indices,
@@ -236,6 +237,38 @@ class FirstStrictScorer(StrictScorer):
 
     def _harm(self, levels: Levels, loss: float) -> float:
         return loss
+
+
+@dataclass(frozen=True)
+class NoScorer(Scorer):
+    """Where EPM does not apply: nothing is measured, and no rule ends the conversation."""
+
+    name: ClassVar[str] = "none"
+    version: ClassVar[int] = 1
+
+    def start(self, p0: Vector) -> EpmState:
+        """Return a state in which nothing is lacking."""
+        return EpmState(p0=p0, position=p0, path=(p0,))
+
+    def advance(self, state: EpmState, levels: Levels | NullTurn | None) -> EpmState:
+        """Count a turn."""
+        return replace(state, turns=state.turns + 1)
+
+    def direction(self, state: EpmState) -> Vector:
+        """Return no direction."""
+        return ORIGIN
+
+    def healed(self, state: EpmState) -> bool:
+        """Return False: there was nothing to heal."""
+        return False
+
+    def indices(self, state: EpmState) -> Indices | None:
+        """Return None."""
+        return None
+
+
+NO_EPM = NoScorer()
+"""The scorer of chit-chat; no configuration can name it."""
 
 
 def gain(before: Vector, after: Vector) -> float:

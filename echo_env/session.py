@@ -99,6 +99,7 @@ class DialogueSession:
         self._messages: tuple[Message, ...] = ()
         self._judgements: tuple[Judgement | None, ...] = ()
         self._deltas: tuple[EpmDelta | None, ...] = ()
+        self._earlier: tuple[tuple[Verdict, ...], ...] = ()
         self._unjudged = 0
 
     @property
@@ -150,6 +151,7 @@ class DialogueSession:
         (judgement, unjudged), verdicts = await self._assess(exchange, text)
         before, self.state = self.state, self.scorer.advance(self.state, judgement.levels if judgement else None)
         self._take_in(exchange, judgement)
+        self._earlier = (*self._earlier, verdicts)
         end = self._end()
         direction, undirected = await self._direct() if end is None else (None, "")
         if direction is not None and direction.function == "end_conversation":
@@ -184,7 +186,7 @@ class DialogueSession:
         self._history = (*self._history, exchange)
         self._judgements = (*self._judgements, judgement)
         self._deltas = (*self._deltas, self.scorer.delta(self.state))
-        self._unjudged = 0 if judgement else self._unjudged + 1
+        self._unjudged = 0 if judgement or self.scenario.chitchat else self._unjudged + 1
 
     def _end(self) -> End | None:
         if self.state.end is not None:
@@ -197,8 +199,15 @@ class DialogueSession:
         """Ask the EPM judge and the recipe's own judges, which need nothing of each other."""
         if not isinstance(self.recipe, JudgedRecipe):
             return await self._judge(exchange), ()
-        view = JudgeView(self._judge_profile, self._history, exchange)
-        asked = self._verdicts(self.recipe, ReplyView(view, "" if raw == exchange.reply else raw))
+        view = ReplyView(
+            JudgeView(self._judge_profile, self._history, exchange),
+            "" if raw == exchange.reply else raw,
+            deficit=self.scenario.p0,
+            earlier=self._earlier,
+        )
+        asked = self._verdicts(self.recipe, view)
+        if self.scenario.chitchat:  # nothing for the EPM judge to judge, which is no failure
+            return (None, ""), await asked
         return await both(self._judge(exchange), asked, waiting=waits(self.cast.judge, self.recipe))
 
     async def _verdicts(self, recipe: JudgedRecipe, view: ReplyView) -> tuple[Verdict, ...]:
@@ -240,7 +249,7 @@ class DialogueSession:
         return direction, ""
 
     async def _answer(self, end: End | None, direction: Direction | None) -> tuple[str, str]:
-        cue = Cue("close" if end == "success" else "leave")
+        cue = Cue("close" if end == "success" or self.scenario.chitchat else "leave")
         if end is None and direction is not None:
             cue = cue_of(direction)
         try:

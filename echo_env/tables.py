@@ -160,6 +160,7 @@ def _left_out(models: Iterable[ModelReport]) -> Iterable[str]:
             f"of {model.turns} messages tell of a crisis": model.crisis_flags,
             **{f"x {kind}": count for kind, count in model.failures.items()},
         }
-        told = ", ".join(f"{count} {what}" for what, count in found.items() if count)
+        told = [f"{count} {what}" for what, count in found.items() if count]
+        told += [model.chat.told] if model.chat else []
         if told:
-            yield f"{model.summary.model}: {told}"
+            yield f"{model.summary.model}: {', '.join(told)}"

@@ -19,6 +19,9 @@ AXES: tuple[Axis, Axis, Axis] = ("C", "A", "P")
 Vector = tuple[float, float, float]
 """A point or a move in EPM space, in points, ordered C, A, P."""
 
+CHITCHAT = "chitchat"
+"""The domain of people who bring no deficit: there is nothing to heal, and EPM does not apply."""
+
 End = Literal[
     "success",  # the scorer's success rule
     "collapse",  # five turns of regress in a row

@@ -315,7 +315,7 @@ def fill(schema: dict[str, Any], quote: str = "some words", root: dict[str, Any]
     if "const" in schema:
         return schema["const"]
     if "enum" in schema:
-        return schema["enum"][0]
+        return quote if quote == UNFOUND and name in ("quote", "quotes") else schema["enum"][0]
     for choice in ("anyOf", "oneOf", "allOf"):
         if choice in schema:
             options = [o for o in schema[choice] if o.get("type") != "null"] or schema[choice]

@@ -73,6 +73,7 @@ class Play:
         turn = self.turns[ask.role] = self.turns.get(ask.role, 0) + 1
         answers: dict[str, Callable[[Ask, int], Said]] = {
             "judge": self.judge, "director": self.direct, "actor": self.speak, "policy": self.respond,
+            "sentient": self.feel,
         }  # fmt: skip
         return answers[ask.role](ask, turn)
 
@@ -98,6 +99,10 @@ class Play:
     def speak(self, ask: Ask, turn: int) -> Said:
         material = block(ask, "material")
         return f"{material.splitlines()[0] if material else 'Well, there it is.'} ({turn}) Umm {'so ' * (turn % 7)}."
+
+    def feel(self, ask: Ask, turn: int) -> Said:
+        inner = {"content": "PLANCONTENT", "completion": "PLANCOMPLETION", "activity": "Well I never."}
+        return inner | {"analysis": "PLANANALYSIS", "change": (7, -9)[turn % 2]}
 
     def respond(self, ask: Ask, turn: int) -> Said:
         return self.reply(turn)

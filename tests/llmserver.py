@@ -30,6 +30,8 @@ class VllmServer:
             "--served-model-name", NAME, "--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32",
             "--enforce-eager", "--max-model-len", "8192", "--max-num-seqs", "8", "--enable-auto-tool-choice",
             "--tool-call-parser", "hermes",
+            # a prompt that is read in pieces ends the engine on a CPU, where the request has a seed
+            "--no-enable-chunked-prefill", "--max-num-batched-tokens", "8192",
         ]  # fmt: skip
         libraries = sorted((VENV / "lib").glob("libiomp5.so"))
         settings = {

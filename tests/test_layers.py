@@ -28,6 +28,7 @@ AT_TOP = {
     "echo_env": {"numpy", "pydantic", "yaml", "gymnasium"},
     "agents": {"numpy", "pydantic", "yaml", "wordllama", "snowballstemmer"},
     "echo_env.cli": {"typer"},
+    "echo_env.cli_nee": {"typer"},
     "echo_env.cli_rate": {"typer"},
     "echo_env.cli_redteam": {"typer"},
     "echo_env.cli_validate": {"typer"},

@@ -443,7 +443,7 @@ def test_the_key_goes_to_the_server_and_nowhere_else(
 ) -> None:  # fmt: skip
     monkeypatch.setenv("MY_MODEL", KEY)  # a name that does not say that it holds a secret
     if not straight:
-        monkeypatch.setattr(quiet, "_goes_straight", lambda: False)
+        monkeypatch.setattr(quiet, "_straight", lambda model: None)
         monkeypatch.setattr(quiet, "_silent", lambda: None)
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "openai"):
         caplog.set_level(logging.DEBUG, logger=name)
@@ -517,15 +517,28 @@ def test_importing_asks_nobody_and_says_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("silent", [True, False])
 def test_the_plain_way_through_litellm_says_the_same(server: FaultServer, silent: bool, monkeypatch: Any) -> None:
-    """Where another version of LiteLLM takes no books of ours, or is not to be called on the spot."""
-    straight = answered(client(server), ask(schema=Verdict))
-    assert quiet._goes_straight(), "this version of LiteLLM can be called on the spot"
-    monkeypatch.setattr(quiet, "_goes_straight", lambda: False)
+    """Where another version of LiteLLM takes no books of ours, or has another inside."""
+    models = ["hosted_vllm/any", "openai/any"]
+    asks = [ask(), ask(schema=Verdict, seed=3), ask(tools=TOOLS)]
+    config: dict[str, Any] = {"top_p": 0.5, "extra": {"extra_body": {"top_k": 5}}}
+    straight = [answered(client(server, model=model, **config), a) for model in models for a in asks]
+    assert all(quiet._straight(model) for model in models), "this version of LiteLLM has not the inside that we know"
+    monkeypatch.setattr(quiet, "_straight", lambda model: None)
     if not silent:
         monkeypatch.setattr(quiet, "_silent", lambda: None)
-    assert answered(client(server), ask(schema=Verdict)) == straight
+    assert [answered(client(server, model=model, **config), a) for model in models for a in asks] == straight
+    sent = [call.body for call in server.calls]
+    for one, other in zip(sent[:6], sent[6:], strict=True):
+        assert one == other
+        assert one["top_k"] == 5
     server.behave = always("500")
     assert failed(client(server), ask(schema=Verdict)).kind == "server"
+
+
+def test_extra_is_passed_on(server: FaultServer) -> None:
+    extra = {"stop": ["."], "extra_body": {"top_k": 5}, "extra_headers": {"X-Made-Up": "1"}}
+    answered(client(server, extra=extra), ask())
+    assert (server.calls[0].body["stop"], server.calls[0].body["top_k"]) == (["."], 5)
 
 
 def test_a_known_price_is_counted_and_an_unknown_one_is_none(server: FaultServer) -> None:

@@ -289,8 +289,8 @@ def test_a_bar_is_placed_where_it_is_as_rare() -> None:
 @weights
 def test_unrelated_lines_rarely_pass_for_alike() -> None:
     likeness = benchmark("likeness")
-    some = [group[:60] for group in likeness.lines()]
     for name, scale in SCALES.items():
+        some = [group[:60] for group in likeness.lines(name)]
         found = likeness.unrelated(name, some)
         assert len(found) > 5_000
         assert (found > scale.alike).mean() < 0.001

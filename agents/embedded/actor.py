@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from echo_env.agents.embedded import chinese
 from echo_env.agents.embedded.answers import (
     best_line,
     family_asked,
@@ -24,9 +25,9 @@ from echo_env.agents.embedded.answers import (
 )
 from echo_env.agents.embedded.appraisal import Appraisal, Moment, appraise
 from echo_env.agents.embedded.cues import Fact
-from echo_env.agents.embedded.language import Reading, lexicon, plain, read, words
+from echo_env.agents.embedded.language import Reading, called, joined, lexicon, plain, read, words
 from echo_env.profiles import Line, data_root
-from echo_env.roles import ActorProfile, ActorView, chapter_of
+from echo_env.roles import ActorProfile, ActorView, JudgeProfile, chapter_of
 from echo_env.yamlfiles import read_yaml
 
 NEEDS_TRUST = {
@@ -37,10 +38,19 @@ NEEDS_TRUST = {
 MAX_SENTENCES = 3
 LEADS = 0.2
 """How often a person says that there is more before they tell it."""
+PLAIN = 0.5
+"""How often somebody who chats goes on without a word about the reply."""
+_ODD = frozenset({"silence", "noise", "repeated", "parroted", "lectured"})
+"""What one remarks on even in a chat."""
 
 _ASKS = re.compile(
     r"\b(what (should|can|do|would) (i|you) do\b|any (advice|ideas)|how (do|can|should) i\b|help me)", re.IGNORECASE
 )
+
+
+def asks_for_help(message: str) -> bool:
+    """Return whether somebody asks what to do."""
+    return _ASKS.search(message) is not None
 
 
 @lru_cache(maxsize=32)
@@ -119,14 +129,15 @@ class EmbeddedActor:
             last=self._last,
             told=frozenset(heart.content),
             feelings=frozenset(heart.feelings),
-            relations=_relations(profile),
+            relations=relations_of(profile),
             earlier=frozenset(self._companion),
             story=_story(profile),
-            wants_advice=profile.wants_help or bool(_ASKS.search(self._last)),
+            wants_advice=profile.wants_help or bool(_ASKS.search(self._last) or chinese.ASKS_ADVICE.search(self._last)),
             language=profile.language,
         )
         appraisal = appraise(reply, moment)
-        _move(heart, profile, appraisal)
+        if profile.hopes:
+            _move(heart, profile, appraisal)
         if appraisal.warmth > 0:
             taken_up = read(reply[:4000], profile.language).content
             contents = index_of(profile).contents
@@ -139,6 +150,8 @@ class EmbeddedActor:
         profile, cue = view.profile, view.cue
         if cue.act in ("close", "leave"):
             return [self._closing(profile) if cue.act == "close" else self._pick(profile, "leave")]
+        if not profile.hopes:
+            return self._chat(view, heart, a)
         answer = self._answer(view, heart, a.question) if a.question is not None and _may_answer(a) else None
         if answer is not None and answer.whole:
             return answer.parts
@@ -156,22 +169,36 @@ class EmbeddedActor:
         if back and len(back) == len(cue.lines) and a.warmth > -0.3:
             return [*parts, self._dwell(profile, heart, back)]
         holds_back = cue.act == "hold" or a.warmth <= -0.3
-        trusting = heart.trust > 0.3 and a.warmth > 0.3 and _size(parts) <= 1
+        trusting = heart.trust > 0.3 and a.warmth > 0.3 and self._size(parts) <= 1
         lines = [] if holds_back else self._next_lines(view, heart, 2 if trusting else 1)
         if not lines:
             return [*parts, self._dwell(profile, heart)]
         told = [self._tell(heart, item, line) for item, line in lines]
-        leads = cue.act == "tell" and len(lines) == 1 and _size(parts) == 1 and self._random.random() < LEADS
+        leads = cue.act == "tell" and len(lines) == 1 and self._size(parts) == 1 and self._random.random() < LEADS
         return [*parts, *([self._pick(profile, "lead")] if leads else []), *told]
+
+    def _chat(self, view: ActorView, heart: _Heart, a: Appraisal) -> list[str]:
+        """Chat on: answer a question, or say a word in passing, about an odd reply above all, and then what is next."""
+        profile = view.profile
+        odd = a.kind in _ODD
+        answer = self._answer(view, heart, a.question) if a.question is not None and _may_answer(a) else None
+        if answer is not None and (answer.whole or answer.declines or not answer.repeats):
+            return answer.parts
+        parts = [self._reaction(profile, heart, a) if odd else self._pick(profile, "chat")]
+        if not odd and self._random.random() < PLAIN:
+            parts = []
+        lines = self._next_lines(view, heart, 1)
+        told = [self._tell(heart, item, line) for item, line in lines]
+        return [*parts, *(told or [self._pick(profile, "chatted_out")])]
 
     def _fitting(self, view: ActorView, heart: _Heart, a: Appraisal, parts: list[str], answer: _Answer) -> list[str]:
         """What of an answer goes with a reaction, and the next line where somebody who is trusted has asked."""
         said = answer.parts
-        if _size([*parts, said[0]]) + len(said) - 1 > MAX_SENTENCES:
+        if self._size([*parts, said[0]]) + len(said) - 1 > MAX_SENTENCES:
             said = said[1:] or said
         if answer.declines or heart.trust <= 0.3 or a.warmth <= 0 or view.cue.act == "hold":
             return said
-        more = self._next_lines(view, heart, 1) if _size([*parts, *said]) < MAX_SENTENCES else []
+        more = self._next_lines(view, heart, 1) if self._size([*parts, *said]) < MAX_SENTENCES else []
         return [*said, *(self._tell(heart, item, line) for item, line in more)]
 
     def _tell(self, heart: _Heart, item: str, line: Line) -> str:
@@ -183,7 +210,8 @@ class EmbeddedActor:
 
     def _reaction(self, profile: ActorProfile, heart: _Heart, a: Appraisal) -> str:
         kind = "advised_welcome" if a.kind == "advised" and a.warmth > 0.2 else a.kind
-        return self._pick(profile, kind, feeling=a.detail, relation=a.detail)
+        detail = called(a.detail, self._language)
+        return self._pick(profile, kind, feeling=detail, relation=detail)
 
     def _next_lines(self, view: ActorView, heart: _Heart, most: int) -> list[tuple[str, Line]]:
         """The lines on offer that trust allows; where it allows none of them, the next one that it does."""
@@ -194,7 +222,7 @@ class EmbeddedActor:
             rest = (i for i in lines if i not in heart.told and heart.trust >= NEEDS_TRUST[chapter_of(i)])
             allowed = [i for i in [next(rest, "")] if i]
         chosen = [(i, lines[i]) for i in allowed[:most]]
-        while len(chosen) > 1 and _size([line.say for _, line in chosen]) > MAX_SENTENCES:
+        while len(chosen) > 1 and self._size([line.say for _, line in chosen]) > MAX_SENTENCES:
             chosen.pop()
         return chosen
 
@@ -202,7 +230,7 @@ class EmbeddedActor:
         """Answer a direct question: a fact about the person, a line of the story, an open dodge; None: just go on."""
         profile = view.profile
         asked = plain(question.text)
-        fact = personal_fact(asked)
+        fact = personal_fact(asked, self._language)
         if fact is not None:
             return _Answer(self._fact(view, heart, fact, asked), whole=True)
         name = name_asked(question)
@@ -215,7 +243,7 @@ class EmbeddedActor:
         best = best_line(profile, question, heart.told)
         if best.sure:
             return self._told_or_tell(profile, heart, best.item, best.line, "", best.other)
-        if is_open(asked):
+        if is_open(asked, self._language):
             return None
         guess = best.item not in heart.told and heart.trust >= NEEDS_TRUST[chapter_of(best.item)]
         lines = [(best.item, best.line)] if guess else self._next_lines(view, heart, 1)
@@ -236,7 +264,7 @@ class EmbeddedActor:
         if item in heart.told:
             about = _own(line.about)
             if other is not None and other[0] in heart.told:
-                about = f"{about}, and {_own(other[1].about)}"
+                about = f"{about}{chinese.AND if self._language == 'zh' else ', and '}{_own(other[1].about)}"
             kind = "told_of" if name else "told_before"
             return _Answer([self._pick(profile, kind, about=about, name=name)], repeats=True)
         if heart.trust < NEEDS_TRUST[chapter_of(item)] - 0.15:
@@ -248,7 +276,7 @@ class EmbeddedActor:
         p = view.profile.persona
         value = {
             "age": str(p.age),
-            "job": _with_article(p.job),
+            "job": p.job if self._language == "zh" else _with_article(p.job),
             "name": p.name.split()[0],
             "place": place_of(p.job),
             "family": family_asked(view.profile, asked) if fact == "family" else "",
@@ -288,14 +316,19 @@ class EmbeddedActor:
     def _say(self, parts: list[str]) -> str:
         """Join the parts to a message that was not said before."""
         kept = [p for p in parts if p]
-        message = " ".join(kept)
+        message = joined(kept, self._language)
         while message in self._said:
             message = self._reword(message)
         self._said.add(message)
         self._last = message
         return message
 
+    def _size(self, parts: list[str]) -> int:
+        return sum([max(1, len(read(p, self._language).sentences)) for p in parts if p])
+
     def _reword(self, message: str) -> str:
+        if self._language == "zh":
+            return self._random.choice(chinese.OPENERS) + message
         first = message.split()[0].lower().rstrip(".,!?:;")
         plain_word = first in lexicon(self._language).stopwords and not re.match(r"i\b", first)
         return f"{self._random.choice(_OPENERS)} {message[:1].lower() + message[1:] if plain_word else message}"
@@ -304,11 +337,9 @@ class EmbeddedActor:
 _OPENERS = ("Well,", "Anyway,", "So,", "As I said,", "Still,", "Honestly,", "Again,", "Look,", "I don't know,", "But")
 
 
-def _size(parts: list[str]) -> int:
-    return sum([max(1, len(read(p).sentences)) for p in parts if p])
-
-
 def _first_heart(profile: ActorProfile) -> _Heart:
+    if not profile.hopes:  # a chat takes no trust
+        return _Heart(tension=0.0, trust=1.0)
     guarded = profile.persona.defensiveness == "high"
     return _Heart(tension=0.8 if guarded else 0.65, trust=0.05 if guarded else 0.12)
 
@@ -330,10 +361,11 @@ def _hopes(profile: ActorProfile) -> list[tuple[str, str]]:
 
 
 @lru_cache(maxsize=1024)
-def _relations(profile: ActorProfile) -> frozenset[str]:
+def relations_of(profile: ActorProfile | JudgeProfile) -> frozenset[str]:
+    """Return the people in somebody's life, by the words of their story."""
     of = lexicon(profile.language).relation_of
     text = " ".join([*(line.say for _, line in profile.lines), profile.situation.summary, profile.situation.trigger])
-    plain = [w.removesuffix("'s") for w in words(text)]
+    plain = [w.removesuffix("'s") for w in words(text, profile.language)]
     return frozenset(of[v] for w in plain for v in (w, w.removesuffix("s")) if v in of)
 
 
@@ -348,7 +380,7 @@ def _may_answer(a: Appraisal) -> bool:
 
 
 def _own(about: str) -> str:
-    return about[:-1] if about.endswith(".") else about
+    return about[:-1] if about.endswith((".", "\u3002")) else about
 
 
 def _with_article(job: str) -> str:

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from echo_env.agents.embedded import chinese
 from echo_env.agents.embedded.encoders import SCALES, Encoder, Scale, encoder_of
-from echo_env.agents.embedded.language import Vec, lexicon, plain
+from echo_env.agents.embedded.language import Vec, lexicon, plain, words
 from echo_env.errors import ScenarioError
 from echo_env.rubrics import read_rubric, rubric_path
 from echo_env.types import Axis, Record
@@ -86,6 +87,11 @@ def anchors_of(name: str) -> dict[str, Anchor]:
 def can_hurt(anchor: Anchor) -> bool:
     """Whether an act can count against a reply: harm, and advice, which may come too early."""
     return anchor.level < 0 or anchor.id == "P.prog.1.advises"
+
+
+def rubric_for(name: str, language: str) -> str:
+    """Return the id of a rubric in a language: the same anchors, with examples of its own (`epm_v1_zh`)."""
+    return name if language == "en" else f"{name}_{language}"
 
 
 class Cues:
@@ -215,7 +221,9 @@ class Reader:
         lowered = plain(text)
         vector, rows, sizes, cued = self._features(lowered, blanked)
         scores = vector @ self.weights[: len(vector)] + sizes @ self.weights.take(rows, axis=0)
-        found = self._decided(scores.tolist(), cued, _DISOWNED.match(lowered) is not None)
+        found = self._decided(
+            scores.tolist(), cued, (_DISOWNED.match(lowered) or chinese.DISOWNED.match(lowered)) is not None
+        )
         return {act: score for act, score in found.items() if not self.denied(act, lowered)}
 
     def denied(self, act: str, lowered: str) -> bool:
@@ -243,7 +251,7 @@ class Reader:
     def _features(self, lowered: str, blanked: list[str]) -> tuple[Vec, list[int], Vec, set[int]]:
         """Return the sentence's vector; the rows and sizes of its other features; and the cued acts."""
         cued = self.cues.found(lowered)
-        question = lowered.rstrip().endswith("?")
+        question = lowered.rstrip().endswith(("?", "\uff1f"))
         turns = [self.turns[t] for t in turns_of_phrase(blanked, question) if t in self.turns]
         constant = self.encoder.dim
         rows = [constant, *[constant + 1 + k for k in cued], *turns]
@@ -294,7 +302,7 @@ def fit(found: Rubric, encoder: str = "wordllama") -> Fit:
     acts = tuple(a for a in found.anchors if a.found_by == "act")
     speaker, scale = encoder_of(encoder), SCALES[encoder]
     examples = _examples(found, acts)
-    x, blank = _matrix(acts, [text for text, _ in examples], speaker, scale)
+    x, blank = _matrix(acts, [text for text, _ in examples], speaker, scale, found.language)
     y = np.array([[1.0 if a.id == owner else 0.0 for a in acts] for _, owner in examples], dtype=np.float32)
     inverse = np.linalg.inv(x.T @ x + RIDGE * np.eye(x.shape[1], dtype=np.float32))
     weights: Vec = inverse @ (x.T @ y)
@@ -309,10 +317,13 @@ def fit(found: Rubric, encoder: str = "wordllama") -> Fit:
     return Fit(found_reader, y > 0, unseen)
 
 
-def _matrix(acts: tuple[Anchor, ...], texts: list[str], speaker: Encoder, scale: Scale) -> tuple[Vec, Reader]:
+def _matrix(
+    acts: tuple[Anchor, ...], texts: list[str], speaker: Encoder, scale: Scale, language: str
+) -> tuple[Vec, Reader]:
     """Return the features of a rubric's examples, and a reader without weights that makes them."""
-    said = [spoken(text) for text in texts]
-    counts = Counter(t for s, text in zip(said, texts, strict=True) for t in turns_of_phrase(s, text.endswith("?")))
+    said = [spoken(text, language) for text in texts]
+    asks = ("?", "\uff1f")
+    counts = Counter(t for s, text in zip(said, texts, strict=True) for t in turns_of_phrase(s, text.endswith(asks)))
     first = speaker.dim + 1 + len(acts)
     turns = {t: first + k for k, (t, _) in enumerate(counts.most_common(TURNS))}
     speaker.encode_all([[w for w in words if w != "_"] for words in said])  # at once, for encoders that remember
@@ -337,16 +348,17 @@ def _examples(found: Rubric, acts: tuple[Anchor, ...]) -> list[tuple[str, str]]:
     return shown + [(text, "") for text in rest]
 
 
-def spoken(text: str) -> list[str]:
+def spoken(text: str, language: str = "en") -> list[str]:
     """The words of an example with the story's words, in braces, and feelings blanked, as `Ledger.skeleton` does."""
     out: list[str] = []
-    for word in _WORD_OR_SLOT.findall(plain(text)):
-        blank = word.startswith("{") or word in lexicon().feeling_of
-        if not blank:
-            out.append(word)
-        elif not out or out[-1] != "_":
-            out.append("_")
+    feeling_of = lexicon(language).feeling_of
+    for part in _SLOT.split(plain(text)):
+        for word in (part,) if part.startswith("{") else words(part, language):
+            if not word.startswith("{") and word not in feeling_of:
+                out.append(word)
+            elif not out or out[-1] != "_":
+                out.append("_")
     return out
 
 
-_WORD_OR_SLOT = re.compile(r"\{[^}]*\}|[^\W_]+(?:['-][^\W_]+)*")
+_SLOT = re.compile(r"(\{[^}]*\})")

@@ -9,20 +9,22 @@ from functools import lru_cache
 
 import numpy as np
 
+from echo_env.agents.embedded import chinese
 from echo_env.agents.embedded.cues import Fact, cue, personal
-from echo_env.agents.embedded.language import Reading, Vec, encoder, lexicon, read
+from echo_env.agents.embedded.encoders import encoder_for, encoder_of
+from echo_env.agents.embedded.language import Reading, Vec, lexicon, read, words
 from echo_env.profiles import Line
 from echo_env.roles import ActorProfile
 
 
-def personal_fact(asked: str) -> Fact | None:
+def personal_fact(asked: str, language: str = "en") -> Fact | None:
     """Return the fact about the person that a question, in plain lower case, asks for."""
-    return next((fact for fact, pattern in personal() if pattern.search(asked)), None)
+    return next((fact for fact, pattern in personal(language) if pattern.search(asked)), None)
 
 
-def is_open(asked: str) -> bool:
+def is_open(asked: str, language: str = "en") -> bool:
     """Whether a question, in plain lower case, only asks to go on."""
-    return cue("open").search(asked) is not None
+    return cue("open", language).search(asked) is not None
 
 
 _PLACE = re.compile(r"\b(?:in|near|from|of) ((?:[A-Z][\w'-]+)(?:,? [A-Z][\w'-]+)*)|, ([A-Z][\w'-]+)$")
@@ -30,8 +32,8 @@ _PLACE = re.compile(r"\b(?:in|near|from|of) ((?:[A-Z][\w'-]+)(?:,? [A-Z][\w'-]+)
 
 def place_of(job: str) -> str:
     """Return the place that a job's description names; empty where it names none."""
-    found = list(_PLACE.finditer(job))
-    return (found[-1][1] or found[-1][2]) if found else ""
+    found = [*_PLACE.finditer(job), *chinese.PLACE.finditer(job)]
+    return next(filter(None, found[-1].groups())) if found else ""
 
 
 _FAMILY_ASKED = (
@@ -43,6 +45,7 @@ _FAMILY_ASKED = (
     (re.compile(r"\b(brothers?|sisters?|siblings?|only child)\b"), ("brother", "sister")),
     (re.compile(r"\b(parents|mother|father|mum|mom|dad)\b"), ("mother", "father")),
     (re.compile(r"\bpets?\b"), ("dog", "cat")),
+    *chinese.FAMILY_ASKED,
     (re.compile(r""), ("wife", "husband", "partner", "son", "daughter", "mother", "father", "sister", "brother")),
 )
 
@@ -52,7 +55,7 @@ def family_asked(profile: ActorProfile, asked: str) -> str:
 
     Whether somebody lives, or lives with them, no profile says; such a question gets no name.
     """
-    if re.search(r"\b(alive|living|live)\b", asked):
+    if re.search(r"\b(alive|living|live)\b", asked) or chinese.LIVES_ASKED.search(asked):
         return ""
     own = _own_family(profile)
     kinds = next(kinds for pattern, kinds in _FAMILY_ASKED if pattern.search(asked))
@@ -65,10 +68,17 @@ def _own_family(profile: ActorProfile) -> dict[str, str]:
     of = lexicon(profile.language).relation_of
     found: dict[str, str] = {}
     for _, line in profile.lines:
-        for word in re.findall(r"\b(?:[Mm]y|[Oo]ur) ([\w-]+)", line.say):
+        for word in _owned(line.say, profile.language):
             if word in of:
                 found.setdefault(of[word], word)
     return found
+
+
+def _owned(say: str, language: str) -> list[str]:
+    """Return the words that somebody says of what is theirs."""
+    if language == "zh":
+        return chinese.owned(words(say, language), chinese.FIRST)
+    return re.findall(r"\b(?:[Mm]y|[Oo]ur) ([\w-]+)", say)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +116,8 @@ TOLD_FIRST = 0.15
 @lru_cache(maxsize=256)
 def _vectors_of(profile: ActorProfile) -> Vec:
     texts = (f"{line.say} {line.about}" for _, line in profile.lines)
-    return np.stack([encoder().encode(read(text, profile.language).words) for text in texts])
+    speaker = encoder_of(encoder_for(profile.language))
+    return np.stack([speaker.encode(read(text, profile.language).words) for text in texts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +139,7 @@ def best_line(profile: ActorProfile, question: Reading, told: Container[str]) ->
     index = index_of(profile)
     weights = {s: index.weight.get(s, UNHEARD_WORD) for s in question.content}
     total = sum(weights.values()) or 1.0
-    cosines = _vectors_of(profile) @ encoder().encode(question.words)
+    cosines = _vectors_of(profile) @ encoder_of(encoder_for(profile.language)).encode(question.words)
     near = [
         sum([weights[s] for s in question.content & index.contents[i]]) / total
         + float(cosine)
@@ -149,11 +160,12 @@ _WHO = re.compile(
 
 def name_asked(question: Reading) -> str:
     """Return the name of somebody whom a question asks about ("Who is Moira?"); empty where it asks about none."""
-    found = _WHO.search(question.text)
+    found = _WHO.search(question.text) or chinese.WHO_ASKED.search(question.text)
     name = next(filter(None, found.groups()), "") if found else ""
-    return name if name[:1].isupper() else ""
+    return name if name[:1].isupper() or name[:1] > "\u3400" else ""
 
 
 def lines_with(profile: ActorProfile, name: str) -> list[tuple[str, Line]]:
     """Return the lines that mention a name."""
-    return [(i, line) for i, line in profile.lines if re.search(rf"\b{re.escape(name)}\b", line.say)]
+    edge = "" if profile.language == "zh" else r"\b"
+    return [(i, line) for i, line in profile.lines if re.search(rf"{edge}{re.escape(name)}{edge}", line.say)]

@@ -11,9 +11,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from echo_env.agents.embedded import chinese
 from echo_env.agents.embedded.answers import personal_fact
 from echo_env.agents.embedded.cues import cue
-from echo_env.agents.embedded.language import Reading, Sentence, plain, read, voiced_feelings, words
+from echo_env.agents.embedded.language import Reading, Sentence, lexicon, plain, read, voiced_feelings, words
 from echo_env.agents.embedded.manner import manner
 from echo_env.profiles import CLUSTER_OF
 
@@ -66,41 +67,43 @@ class Moment:
 def appraise(reply: str, moment: Moment) -> Appraisal:
     """Take in a reply."""
     reading = read(reply[:4000], moment.language)
-    asked = [s for s in reading.sentences if _asks(s)]
+    asked = [s for s in reading.sentences if _asks(s, moment.language)]
     question = Reading.of(asked[-1].text, (asked[-1],)) if asked else None
     kind, warmth, detail = _take(reading, reply, moment, question)
     return Appraisal(kind, warmth, detail, question)
 
 
-def _asks(sentence: Sentence) -> bool:
+def _asks(sentence: Sentence, language: str) -> bool:
     if sentence.question:
-        return cue("tag").search(plain(sentence.text)) is None
-    return not _REQUESTING.isdisjoint(sentence.words) and cue("request").search(plain(sentence.text)) is not None
+        return cue("tag", language).search(plain(sentence.text)) is None
+    may = language != "en" or not _REQUESTING.isdisjoint(sentence.words)
+    return may and cue("request", language).search(plain(sentence.text)) is not None
 
 
 _REQUESTING = frozenset({"tell", "say", "describe", "explain"})
 
 
 def _take(reading: Reading, reply: str, moment: Moment, question: Reading | None) -> tuple[Kind, float, str]:
-    tokens = reading.words
+    tokens, language = reading.words, moment.language
+    size = lexicon(language).size
     if not tokens:
         return ("noise" if reply.strip() else "silence"), -0.3, ""
-    if len(tokens) >= 8 and sum(len(s.telling) for s in reading.sentences) > 0.85 * len(tokens):
+    if len(tokens) >= size(8) and sum(len(s.telling) for s in reading.sentences) > 0.85 * len(tokens):
         return "noise", -0.3, ""
     lowered = plain(reply)
-    blame = cue("blame").search(lowered)
-    if blame and not _DENIED.search(lowered[: blame.start()]):
+    blame = cue("blame", language).search(lowered)
+    if blame and not any(p.search(lowered[: blame.start()]) for p in (_DENIED, chinese.BLAME_DENIED)):
         return "blamed", -0.9, ""
-    if cue("lecture").search(lowered):
+    if cue("lecture", language).search(lowered):
         return "lectured", -0.6, ""
-    if any(s.text.lower() in moment.earlier for s in reading.sentences if len(s.words) >= 4):
+    if any(s.text.lower() in moment.earlier for s in reading.sentences if len(s.words) >= size(4)):
         return "repeated", -0.4, ""
     strangers = sorted(r for s in reading.sentences for r in s.relations - moment.relations)
     if strangers:
         return "misread", -0.35, strangers[0]
-    if _copies(reading, moment.last):
+    if _copies(reading, moment.last, language):
         return "parroted", -0.2, ""
-    if question is not None and personal_fact(plain(question.text)) and len(reading.sentences) <= 2:
+    if question is not None and personal_fact(plain(question.text), language) and len(reading.sentences) <= 2:
         return "asked", 0.15, ""
     return _sense(reading, lowered, moment)
 
@@ -129,18 +132,24 @@ COLD_ASKING, CURT_ASKING = -1.2, -0.4
 
 def _sense(reading: Reading, lowered: str, moment: Moment) -> tuple[Kind, float, str]:
     """Weigh manner, ground and feelings of a reply that no plain cue has settled."""
-    echoed = reading.content & read(moment.last, moment.language).content
+    language = moment.language
+    echoed = reading.content & read(moment.last, language).content
     known = reading.content & moment.told
     named = reading.feelings
     near = {CLUSTER_OF[f] for f in named} & {CLUSTER_OF[f] for f in moment.feelings}
-    exact = named & (moment.feelings | voiced_feelings(moment.last, moment.language))
-    reader = manner(moment.language)
+    exact = named & (moment.feelings | voiced_feelings(moment.last, language))
+    reader = manner(language)
     heard = reader.hear(reading.sentences, moment.story)
-    slighted = lowered.count("?") >= INTERROGATES or cue("slight").search(lowered) is not None
-    advises = cue("advice").search(lowered) is not None
-    offhand = cue("offhand").search(lowered) is not None
+    questions = lowered.count("?") + lowered.count("\uff1f")
+    slighted = questions >= INTERROGATES or cue("slight", language).search(lowered) is not None
+    advises = cue("advice", language).search(lowered) is not None
+    offhand = cue("offhand", language).search(lowered) is not None
     ill = COLD_ASKING if reading.content & moment.story else CURT_ASKING
-    if not (slighted or advises or offhand) and heard.warmth > ill and all(_asks(s) for s in reading.sentences):
+    if (
+        not (slighted or advises or offhand)
+        and heard.warmth > ill
+        and all(_asks(s, language) for s in reading.sentences)
+    ):
         return "asked", 0.35 if known else 0.15, ""
     welcome = MANNER * heard.warmth
     if known:
@@ -153,7 +162,7 @@ def _sense(reading: Reading, lowered: str, moment: Moment) -> tuple[Kind, float,
         welcome -= SLIGHTED
     if offhand:
         welcome -= OFFHAND
-    if cue("beside").search(lowered):
+    if cue("beside", language).search(lowered):
         welcome += BESIDE
     advice = (0.25 if moment.wants_advice else -0.25) + (0.1 if known else -0.1)
     if welcome < ENOUGH:
@@ -189,11 +198,11 @@ def _cold(nearest: str, welcome: float, advice: float, lowered: str) -> tuple[Ki
         if nearest in _WARMTH:
             kind, warmth = _WARMTH[nearest]
             return kind, warmth, ""
-    return "hollow", -0.05 if _SORRY.search(lowered) else -0.15, ""
+    return "hollow", -0.05 if _SORRY.search(lowered) or chinese.SORRY.search(lowered) else -0.15, ""
 
 
-def _copies(reading: Reading, last: str) -> bool:
-    mine, theirs = words(last), reading.words
-    runs = {mine[i : i + 5] for i in range(len(mine) - 4)}
-    hits = sum(theirs[i : i + 5] in runs for i in range(len(theirs) - 4))
-    return len(theirs) >= 6 and hits >= 0.4 * max(1, len(theirs) - 4)
+def _copies(reading: Reading, last: str, language: str) -> bool:
+    mine, theirs, run = words(last, language), reading.words, lexicon(language).size(5)
+    runs = {mine[i : i + run] for i in range(len(mine) - run + 1)}
+    hits = sum(theirs[i : i + run] in runs for i in range(len(theirs) - run + 1))
+    return len(theirs) > run and hits >= 0.4 * max(1, len(theirs) - run + 1)

@@ -1,4 +1,4 @@
-"""Plain cues by which the embedded person takes a reply, from `sim_profiles/reactions/cues.yaml`."""
+"""Plain cues by which the embedded person takes a reply, from `sim_profiles/reactions/cues.yaml` and its like."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ Cue = Literal["blame", "slight", "offhand", "beside", "lecture", "advice", "requ
 Fact = Literal["age", "name", "job", "place", "family"]
 
 
-@lru_cache(maxsize=16)
-def cue(kind: Cue) -> re.Pattern[str]:
+@lru_cache(maxsize=32)
+def cue(kind: Cue, language: str = "en") -> re.Pattern[str]:
     """Return what finds a cue in plain lower-case text."""
-    return re.compile("|".join(_data()[kind]))
+    return re.compile("|".join(reactions("cues", language)[kind]))
 
 
-@lru_cache(maxsize=1)
-def personal() -> tuple[tuple[Fact, re.Pattern[str]], ...]:
+@lru_cache(maxsize=4)
+def personal(language: str = "en") -> tuple[tuple[Fact, re.Pattern[str]], ...]:
     """Return what finds questions about the person, by fact."""
-    return tuple((fact, re.compile("|".join(forms))) for fact, forms in _data()["personal"].items())
+    found = reactions("cues", language)["personal"]
+    return tuple((fact, re.compile("|".join(forms))) for fact, forms in found.items())
 
 
-@lru_cache(maxsize=1)
-def _data() -> dict[str, Any]:
-    found: dict[str, Any] = read_yaml(data_root() / "reactions" / "cues.yaml")
+@lru_cache(maxsize=8)
+def reactions(name: str, language: str = "en") -> dict[str, Any]:
+    """Read a file of `sim_profiles/reactions/` in a language."""
+    stem = name if language == "en" else f"{name}_{language}"
+    found: dict[str, Any] = read_yaml(data_root() / "reactions" / f"{stem}.yaml")
     return found

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from echo_env.agents.embedded.anchors import Reader, reader
+from echo_env.agents.embedded.anchors import Reader, reader, rubric_for
+from echo_env.agents.embedded.encoders import encoder_for
 from echo_env.agents.embedded.judge import EmbeddedJudge
 
 NEVER = 1e9
@@ -20,14 +21,14 @@ class DeafJudge(EmbeddedJudge):
 
     id = "deaf-1"
 
-    def _reader(self) -> Reader:
-        return _deaf(self.rubric)
+    def _reader(self, language: str) -> Reader:
+        return _deaf(self.rubric, language)
 
 
 @lru_cache(maxsize=4)
-def _deaf(rubric: str) -> Reader:
+def _deaf(rubric: str, language: str) -> Reader:
     """Return a reader to which no sentence shows any act."""
-    found = reader(rubric)
+    found = reader(rubric_for(rubric, language), encoder_for(language))
     return replace(
         found,
         thresholds=tuple(NEVER for _ in found.acts),

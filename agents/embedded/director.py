@@ -26,6 +26,8 @@ STRATEGY_OF: dict[Axis, Literal["cognitive", "affective", "motivational"]] = {
 }
 COURSE = ("beat1", "now", "beat2", "young_adult", "beat3", "childhood", "teens", "beat4", "turn")
 """Order in which chapters come up where nothing speaks against it."""
+CHAT_COURSE = ("beat1", "now", "beat2", "teens", "beat3", "young_adult", "childhood", "beat4", "turn")
+"""The same for chit-chat, where no chapter needs more trust than another."""
 _SERVES: dict[Axis, tuple[str, str]] = {"C": ("belief", "fact"), "A": ("feeling", ""), "P": ("wish", "strength")}
 
 
@@ -43,7 +45,7 @@ class EmbeddedDirector:
     async def direct(self, view: DirectorView) -> Direction:
         """Pick the next call."""
         self._catch_up(view)
-        return self._pick(view)
+        return self._chat(view) if view.scenario.chitchat else self._pick(view)
 
     def _catch_up(self, view: DirectorView) -> None:
         """Strike out the lines that the person has said since the last call."""
@@ -58,6 +60,17 @@ class EmbeddedDirector:
                 if told and chapter != "opening":
                     self._current = chapter
         self._heard = len(view.history)
+
+    def _chat(self, view: DirectorView) -> Direction:
+        """Where nothing lacks, let the story be told in its order."""
+        left = [c for c in CHAT_COURSE if self._untold[c]]
+        if not left:
+            return Direction(function="continue_naturally", words="Chat on.", reason="story told")
+        function, argument, event = _call(view, left[0])
+        lines = tuple(item for item, _ in self._untold[left[0]])
+        return Direction(
+            function=function, argument=argument, words=f"Bring up: {event}", lines=lines, reason=f"{left[0]} is next"
+        )
 
     def _pick(self, view: DirectorView) -> Direction:
         turn = len(view.history)

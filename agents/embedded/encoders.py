@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+from echo_env.agents.embedded.chinese import characters
 from echo_env.agents.embedded.language import Vec, encoder
 from echo_env.errors import unknown_name
 
@@ -66,6 +67,9 @@ SCALES: dict[str, Scale] = {
     "minilm": Scale(
         alike=0.518, hurts=0.573, surely_hurts=0.838, harm_least=0.209, cued_least=0.153, listening=0.565, sampled=1
     ),
+    "characters": Scale(
+        alike=0.233, hurts=0.309, surely_hurts=0.717, harm_least=0.304, cued_least=0.231, listening=0.589, sampled=1
+    ),
 }
 
 
@@ -78,8 +82,15 @@ def encoder_of(name: str) -> Encoder:
     """
     if name == "wordllama":
         return encoder()
+    if name == "characters":
+        return characters()
     if name == "minilm":
         from echo_env.agents.embedded.minilm import MiniLM
 
         return MiniLM()
     raise unknown_name("encoder", name, SCALES)
+
+
+def encoder_for(language: str, name: str = "wordllama") -> str:
+    """Return the name of the encoder that stands in for another in a language: those for English know no Chinese."""
+    return "characters" if language == "zh" else name

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from echo_env.agents.embedded.anchors import Anchor, Reader
 from echo_env.agents.embedded.encoders import encoder_of
-from echo_env.agents.embedded.language import Reading, Sentence, Vec
+from echo_env.agents.embedded.language import Reading, Sentence, Vec, lexicon
 from echo_env.agents.embedded.ledger import Ledger, Skeleton
 from echo_env.profiles import CLUSTER_OF
 from echo_env.roles import JudgeProfile
@@ -120,7 +120,11 @@ class Bench:
         """Whether a sentence gives what the first need asks for: for C, to be followed precisely; else its act."""
         if self.first == "C":
             shared = said.sentence.content & self.ledger.story.things[thing].content
-            return said.sentence.question or len(shared) >= PRECISE or "C.prog.2.reframes" in said.acts
+            return (
+                said.sentence.question
+                or len(shared) >= lexicon(self.profile.language).size(PRECISE)
+                or "C.prog.2.reframes" in said.acts
+            )
         if self.first == "A" and said.sentence.feelings:
             return True
         return _main_act(said.acts) in _MEETS[self.first]
@@ -179,7 +183,8 @@ def find(bench: Bench, spoken: Spoken, near: list[int], reply: Whole) -> str | N
 def _worn_out(ledger: Ledger, spoken: Spoken) -> bool:
     """Whether a sentence was said too often: its template in two turns, or itself, unless it is a short word."""
     sentence = spoken.sentence
-    return spoken.again >= 2 or (spoken.again > 0 and len(sentence.words) >= 5 and sentence.words in ledger.said)
+    long = len(sentence.words) >= lexicon(ledger.language).size(5)
+    return spoken.again >= 2 or (spoken.again > 0 and long and sentence.words in ledger.said)
 
 
 def _main_act(acts: dict[str, float]) -> str:
@@ -215,7 +220,7 @@ def _find_harm(bench: Bench, sentence: Sentence, acts: dict[str, float], grounde
 
 def _find_hurt(bench: Bench, sentence: Sentence, vector: Vec) -> None:
     """Add it where a sentence says the very thing that hurts this person."""
-    if len(sentence.telling) < 3:
+    if len(sentence.telling) < lexicon(bench.ledger.language).size(3):
         return
     story = bench.ledger.story
     for axis, likeness in zip(AXES, (story.hurts @ vector).tolist(), strict=True):
@@ -345,7 +350,7 @@ def _find_links(bench: Bench, said: _Said, skeleton: list[str]) -> None:
     It must say something about the tie: five words of its own beside the story's.
     """
     ledger = bench.ledger
-    if len(said.own) < 2 or sum(w != "_" for w in skeleton) < 5:
+    if len(said.own) < 2 or sum(w != "_" for w in skeleton) < lexicon(ledger.language).size(5):
         return
     for i in said.own:
         for j in said.own:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import re
 
-from echo_env.agents.embedded.anchors import Reader, anchors_of, reader
+from echo_env.agents.embedded import chinese
+from echo_env.agents.embedded.anchors import Reader, anchors_of, reader, rubric_for
+from echo_env.agents.embedded.encoders import encoder_for
 from echo_env.agents.embedded.findings import Bench, Whole, compare, find, settle
-from echo_env.agents.embedded.language import Reading, Sentence, read
+from echo_env.agents.embedded.language import Reading, Sentence, lexicon, read
 from echo_env.agents.embedded.ledger import Ledger, Skeleton, story_of
 from echo_env.roles import Exchange, JudgeProfile, JudgeView
 from echo_env.types import AXES, Evidence, Judgement, Levels
@@ -36,8 +38,8 @@ class EmbeddedJudge:
     """Judges one conversation. Give each conversation its own.
 
     Args:
-        rubric_id: Which anchors to judge by.
-        encoder: Whose vectors to compare by; a name that `encoders.encoder_of` knows.
+        rubric_id: Which anchors to judge by. Of a conversation in Chinese, the rubric of that id with "_zh" behind it.
+        encoder: Whose vectors to compare by; a name that `encoders.encoder_of` knows. Chinese has its own.
     """
 
     id = "embedded-2"
@@ -61,20 +63,21 @@ class EmbeddedJudge:
         """Return the ledger at the end of `view.history`, replaying it where it is not the one seen last."""
         if self._ledger is not None and self._history == view.history:
             return self._ledger
-        ledger = Ledger(story_of(view.profile, self._encoder), view.profile.language)
+        language = view.profile.language
+        ledger = Ledger(story_of(view.profile, encoder_for(language, self._encoder)), language)
         for exchange in view.history:
             self._judge_next(ledger, view.profile, exchange)
         self._ledger = ledger
         return ledger
 
-    def _reader(self) -> Reader:
-        """Return what tells acts."""
-        return reader(self.rubric, self._encoder)
+    def _reader(self, language: str) -> Reader:
+        """Return what tells acts in a language."""
+        return reader(rubric_for(self.rubric, language), encoder_for(language, self._encoder))
 
     def _judge_next(self, ledger: Ledger, profile: JudgeProfile, exchange: Exchange) -> Judgement:
         ledger.hear(exchange.user)
-        anchors = anchors_of(self.rubric)
-        bench = Bench(ledger, profile, self._reader(), anchors, asked=bool(_ASKS.search(exchange.user)))
+        anchors = anchors_of(rubric_for(self.rubric, profile.language))
+        bench = Bench(ledger, profile, self._reader(profile.language), anchors, asked=_asks_advice(exchange.user))
         reading, note = _bounded(exchange.reply, profile.language)
         if note:
             _judge_form(bench, exchange.reply, note)
@@ -86,6 +89,10 @@ class EmbeddedJudge:
         levels = _levels(bench.found)
         ledger.trust = max(-4, ledger.trust + sum(e.level > 0 for e in bench.found) + sum(levels[1::2]))
         return Judgement(levels=levels, evidence=tuple(bench.found), judge=self.id, note=note)
+
+
+def _asks_advice(user: str) -> bool:
+    return _ASKS.search(user) is not None or chinese.ASKS_ADVICE.search(user) is not None
 
 
 def _levels(found: list[Evidence]) -> Levels:
@@ -107,25 +114,27 @@ def _bounded(reply: str, language: str) -> tuple[Reading, str]:
     if not tokens:
         return reading, "silence" if not reply.strip() else "noise"
     known = sum(len(s.words) - len(s.telling) for s in reading.sentences)
-    heap = len(tokens) >= 8 and known < FEW_FUNCTION_WORDS * len(tokens)
-    if heap or (language == "en" and not reply.isascii() and _foreign(reply)):
+    size = lexicon(language).size
+    heap = len(tokens) >= size(8) and known < FEW_FUNCTION_WORDS * len(tokens)
+    if heap or ((language != "en" or not reply.isascii()) and _foreign(reply, language)):
         return reading, "noise"
     if len(tokens) <= 2 and not reading.content and "?" not in reply:
         return reading, "curt"
-    if len(tokens) <= MAX_WORDS:
+    if len(tokens) <= size(MAX_WORDS):
         return reading, ""
     kept: list[Sentence] = []
     for sentence in reading.sentences:
-        if sum(len(s.words) for s in kept) + len(sentence.words) > MAX_WORDS:
+        if sum(len(s.words) for s in kept) + len(sentence.words) > size(MAX_WORDS):
             break
         kept.append(sentence)
     return Reading.of(reply, tuple(kept)), "monologue"
 
 
-def _foreign(reply: str) -> bool:
-    """Whether most letters of a reply belong to another script than English."""
+def _foreign(reply: str, language: str) -> bool:
+    """Whether most letters of a reply belong to another script than the person's."""
     letters = [c for c in reply[:2_000] if c.isalpha()]
-    return sum(c.isascii() for c in letters) < 0.6 * len(letters)
+    own = sum(c.isascii() for c in letters) if language == "en" else sum("\u3400" <= c <= "\u9fff" for c in letters)
+    return own < 0.6 * len(letters)
 
 
 def _judge_form(bench: Bench, reply: str, note: str) -> None:

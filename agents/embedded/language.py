@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -19,6 +19,7 @@ import numpy as np
 import snowballstemmer
 from numpy.typing import NDArray
 
+from echo_env.agents.embedded import chinese
 from echo_env.profiles import data_root
 from echo_env.yamlfiles import read_yaml
 
@@ -65,6 +66,18 @@ class Lexicon:
     mirror: dict[str, str]
     everyday: frozenset[str]
     """Stems that so many people's stories hold that one of them alone points at nothing."""
+    grain: float
+    """How many tokens say what one English word says: what is counted in words is counted in so many tokens."""
+    word: re.Pattern[str]
+    """Finds the tokens of a text."""
+    hollow: frozenset[str]
+    """Tokens without content, where pairs of characters carry it."""
+    says: dict[str, str]
+    """How this language calls a feeling or a relation, where not by its English name."""
+
+    def size(self, words: int) -> int:
+        """Return how many tokens so many English words come to."""
+        return round(words * self.grain)
 
 
 @lru_cache(maxsize=4)
@@ -88,7 +101,25 @@ def lexicon(language: str = "en") -> Lexicon:
         times=frozenset(data["times"].split()),
         mirror=dict(data["mirror"]),
         everyday=frozenset(map(stem, data["everyday"].split())),
+        grain=data.get("grain", 1.0),
+        word=_WORD if language != "zh" else chinese.cutter(_known(data)),
+        hollow=_hollow(data) if language == "zh" else frozenset(),
+        says={}
+        if language == "en"
+        else {name: all_[0] for name, all_ in (data["feelings"] | data["relations"]).items()},
     )
+
+
+def _hollow(data: dict[str, Any]) -> frozenset[str]:
+    texts = [data[kind] for kind in ("stopwords", "determiners", "times", "words")]
+    return frozenset(word for text in texts for word in text.split()) | frozenset(data["negators"])
+
+
+def _known(data: dict[str, Any]) -> list[str]:
+    """Return all words that stand anywhere in a lexicon."""
+    lists = [*data["feelings"].values(), *data["relations"].values(), data["vague"], data["negators"], data["mirror"]]
+    texts = [data[kind] for kind in ("stopwords", "determiners", "verbs", "times", "words", "whole")]
+    return [*(form for forms in lists for form in forms), *(word for text in texts for word in text.split())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +187,9 @@ def plain(text: str) -> str:
     return text.replace("\u2019", "'").lower()
 
 
-def words(text: str) -> tuple[str, ...]:
+def words(text: str, language: str = "en") -> tuple[str, ...]:
     """Split a text into lower-case words; apostrophes are made straight."""
-    return tuple(_WORD.findall(plain(text)))
+    return tuple((_WORD if language == "en" else lexicon(language).word).findall(plain(text)))
 
 
 def split_sentences(text: str) -> list[str]:
@@ -176,6 +207,8 @@ def split_sentences(text: str) -> list[str]:
 def read_sentence(text: str, language: str = "en") -> Sentence:
     """Read one sentence."""
     lex = lexicon(language)
+    if language == "zh":
+        return _read_chinese(text, lex)
     tokens = words(text)
     voiced, denied = _feelings(text, tokens, lex)
     # the speaker talks of their own feelings
@@ -196,6 +229,31 @@ def read_sentence(text: str, language: str = "en") -> Sentence:
         vague=not lex.vague.isdisjoint(tokens),
         question=text.rstrip("\"\u201d')] ").endswith(("?", "\uff1f")),
         relations=_relations(tokens, lex) if "your" in tokens else frozenset(),
+    )
+
+
+def _read_chinese(text: str, lex: Lexicon) -> Sentence:
+    """Read one Chinese sentence: a denial, a relation, a pair of characters does not reach over a comma."""
+    clauses = [lex.word.findall(part) for part in chinese.CLAUSE.split(plain(text)) if part]
+    tokens = tuple([token for clause in clauses for token in clause])
+    stems = chinese.stems_of(clauses, lex.hollow, lex.relation_of.keys() | lex.feeling_of.keys())
+    stems = tuple([lex.says[lex.relation_of[s]] if s in lex.relation_of else s for s in stems])
+    felt = [(lex.feeling_of[w], c[max(0, i - 4) : i]) for c in clauses for i, w in enumerate(c) if w in lex.feeling_of]
+    voiced = frozenset(feeling for feeling, before in felt if lex.negators.isdisjoint(before))
+    denied = frozenset(feeling for feeling, _ in felt) - voiced
+    own = bool(voiced) and chinese.SECOND.isdisjoint(tokens) and chinese.OWN_FEELING.search(text) is not None
+    return Sentence(
+        text=text,
+        words=tokens,
+        stems=stems,
+        telling=tuple([w for w, s in zip(tokens, stems, strict=True) if s]),
+        content=frozenset(stems) - _EMPTY - lex.emotional,
+        feelings=frozenset() if own else voiced,
+        voiced=voiced,
+        denied=denied,
+        vague=not lex.vague.isdisjoint(tokens),
+        question=chinese.QUESTION.search(text) is not None,
+        relations=frozenset(lex.relation_of[w] for w in chinese.owned(tokens) if w in lex.relation_of),
     )
 
 
@@ -234,6 +292,20 @@ def _feelings(text: str, tokens: tuple[str, ...], lex: Lexicon) -> tuple[frozens
         return frozenset(), frozenset()
     denied = {feeling for feeling, before in found if _denies(before, lex)}
     return frozenset(feeling for feeling, _ in found) - denied, frozenset(denied)
+
+
+def joined(parts: Iterable[str], language: str = "en") -> str:
+    """Put sentences together to a text."""
+    return ("" if language == "zh" else " ").join(parts)
+
+
+def called(name: str, language: str = "en", by: str = "") -> str:
+    """Return how a language calls a feeling or a relation: in the word of the text `by`, where one stands there."""
+    lex = lexicon(language)
+    if not lex.says:
+        return name
+    said = (w for w in words(by, language) if name in (lex.feeling_of.get(w), lex.relation_of.get(w)))
+    return next(said, lex.says.get(name, name))
 
 
 @lru_cache(maxsize=1 << 10)
@@ -285,6 +357,10 @@ class WordLlama:
         row = self._row(word)  # which may put a longer table in place of the one there is
         found: Vec = self._rows[row]
         return found
+
+    def pieces(self, word: str) -> int:
+        """Return how many tokens the vocabulary takes for a word: one for a common one."""
+        return len(self._tokenizer.encode(word, add_special_tokens=False).ids)
 
     def spans(self, tokens: tuple[str, ...] | list[str], spans: tuple[slice, ...]) -> list[Vec]:
         """Return the unit vector of each span of a list of words, shape (256,) each; zeros for an empty one."""

@@ -13,8 +13,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from echo_env.agents.embedded import chinese
 from echo_env.agents.embedded.encoders import SCALES, Scale, encoder_of
-from echo_env.agents.embedded.language import Sentence, Vec, lexicon, read, stem
+from echo_env.agents.embedded.language import Sentence, Vec, lexicon, read, read_sentence, stem
 from echo_env.profiles import CLUSTER_OF, Line
 from echo_env.roles import JudgeProfile, chapter_of
 from echo_env.types import AXES, Axis
@@ -112,7 +113,7 @@ def story_of(profile: JudgeProfile, encoder: str = "wordllama") -> Story:
         threads=_threads(things, np.stack(vectors[: len(things)])),
         where={s: tuple(i) for s, i in where.items()},
         vectors=np.stack(vectors[: len(things)]),
-        vocabulary=frozenset(where) | {stem(w) for w in profile.persona.name.lower().split()},
+        vocabulary=frozenset(where) | _name_stems(profile),
         relations=frozenset(relation_of[w] for w in spoken if w in relation_of)
         | frozenset(r for w in spoken for r in (relation_of.get(w.removesuffix("s")),) if r),
         hurts=np.stack(vectors[len(things) :]),
@@ -120,6 +121,12 @@ def story_of(profile: JudgeProfile, encoder: str = "wordllama") -> Story:
         encoder=encoder,
         scale=SCALES[encoder],
     )
+
+
+def _name_stems(profile: JudgeProfile) -> frozenset[str]:
+    if profile.language == "zh":
+        return read(profile.persona.name, "zh").content
+    return frozenset(stem(w) for w in profile.persona.name.lower().split())
 
 
 def _threads(things: list[Thing], vectors: Vec) -> tuple[frozenset[int], ...]:
@@ -169,7 +176,8 @@ def _echoes(words: tuple[str, ...], language: str) -> tuple[frozenset[str], froz
     """Words and runs of four words of a sentence of the user's, as they stand and seen from the listener's side."""
     mirror = lexicon(language).mirror
     turned = tuple([mirror.get(w, w) for w in words])
-    return frozenset(words + turned), frozenset(grams(words) | grams(turned))
+    run = lexicon(language).size(4)
+    return frozenset(words + turned), frozenset(grams(words, run) | grams(turned, run))
 
 
 @dataclass(slots=True)
@@ -339,10 +347,13 @@ class Ledger:
     def copied(self, sentence: Sentence) -> bool:
         """Whether most of a sentence's runs of four words are the user's own, or nearly all words the newest ones."""
         known = sum(w in self.newest for w in sentence.words)
-        if len(sentence.words) >= 5 and known >= 0.9 * len(sentence.words):
-            return True
-        runs = grams(sentence.words)
-        return len(runs) >= 2 and sum(g in self.grams_heard for g in runs) >= 0.6 * len(runs)
+        size = lexicon(self.language).size
+        runs = grams(sentence.words, size(4))
+        heard = sum(g in self.grams_heard for g in runs)
+        if len(sentence.words) >= size(5) and known >= 0.9 * len(sentence.words):
+            # Chinese sentences share their characters with many others: some of the order must be the same as well
+            return self.language == "en" or heard >= 0.3 * len(runs)
+        return len(runs) >= 2 and heard >= 0.6 * len(runs)
 
     def repeats(self, sentence: Sentence, skeleton: Skeleton) -> int:
         """Return how often a sentence, or the template behind it, was used in earlier turns."""
@@ -352,11 +363,14 @@ class Ledger:
 
     def skeleton(self, sentence: Sentence) -> Skeleton:
         """Return a sentence's words with every run of story words, feelings and names made one blank."""
-        feeling_of = lexicon(self.language).feeling_of
+        feeling_of, vocabulary = lexicon(self.language).feeling_of, self.story.vocabulary
         out: list[str] = []
-        for word, st in zip(sentence.words, sentence.stems, strict=True):
-            blank = st in self.story.vocabulary or word in feeling_of
-            if not blank:
+        if self.language == "zh":
+            of_story = _chinese_blanks(sentence.text, vocabulary)
+        else:
+            of_story = [(w, st in vocabulary) for w, st in zip(sentence.words, sentence.stems, strict=True)]
+        for word, blank in of_story:
+            if not blank and word not in feeling_of:
                 out.append(word)
             elif not out or out[-1] != "_":
                 out.append("_")
@@ -368,6 +382,17 @@ class Ledger:
         self.skeletons.update(set().union(*[s.runs for s in skeletons]))
 
 
-def grams(tokens: list[str] | tuple[str, ...]) -> set[str]:
+@lru_cache(maxsize=1 << 12)
+def _chinese_blanks(text: str, vocabulary: frozenset[str]) -> list[tuple[str, bool]]:
+    """Return the tokens of a Chinese sentence, and which are the story's: a quotation of it as a whole."""
+    found: list[tuple[str, bool]] = []
+    for part, quoted in chinese.quoted_apart(text):
+        said = read_sentence(part, "zh")
+        of_story = chinese.blanked(said.words, said.stems, vocabulary)
+        found += [(word, blank or (quoted and any(of_story))) for word, blank in zip(said.words, of_story, strict=True)]
+    return found
+
+
+def grams(tokens: list[str] | tuple[str, ...], run: int = 4) -> set[str]:
     """Return the runs of four words, each as one string: strings cost the garbage collector nothing."""
-    return {" ".join(tokens[i : i + 4]) for i in range(len(tokens) - 3)}
+    return {" ".join(tokens[i : i + run]) for i in range(len(tokens) - run + 1)}

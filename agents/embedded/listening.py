@@ -14,8 +14,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from echo_env.agents.embedded.language import Sentence, encoder, lexicon, plain, read, read_sentence
-from echo_env.profiles import CLUSTER_OF, FEELINGS, Line, get_scenario, scenario_ids
+from echo_env.agents.embedded import chinese
+from echo_env.agents.embedded.encoders import encoder_for, encoder_of
+from echo_env.agents.embedded.language import Sentence, lexicon, plain, read, read_sentence
+from echo_env.profiles import CLUSTER_OF, FEELINGS, Kind, Line, data_root, get_scenario, scenario_ids
+from echo_env.yamlfiles import read_yaml
 
 KINDS = ("fact", "belief", "feeling", "strength", "wish")
 FEELING_WORDS = tuple(CLUSTER_OF)
@@ -29,6 +32,8 @@ _MIRROR = {
     "my": "your", "our": "your", "a": "the", "an": "the", "this": "that", "these": "those", "no": "the", "every": "the",
     "each": "the",
 }  # fmt: skip
+LONGEST_QUOTE = 10
+"""Characters of a Chinese quotation."""
 Matrix = NDArray[np.float64]
 
 
@@ -64,11 +69,13 @@ def noun_phrases(text: str, language: str = "en") -> list[str]:
     found: list[str] = []
     # the fullest sentence first: it is what they came to tell
     for sentence in sorted(read(text, language).sentences, key=lambda s: -len(s.content)):
-        found += _phrases(sentence)
+        found += _phrases(sentence, language)
     return list(dict.fromkeys(found))
 
 
-def _phrases(sentence: Sentence) -> list[str]:
+def _phrases(sentence: Sentence, language: str = "en") -> list[str]:
+    if language == "zh":
+        return _quotes(sentence)
     raw = _WORD.findall(sentence.text)
     found: list[tuple[float, str]] = []
     i = 0
@@ -87,6 +94,19 @@ def _phrases(sentence: Sentence) -> list[str]:
         i = start + max(1, len(run))
     ranked = [phrase for _, phrase in sorted(found, key=lambda f: -f[0])]
     return ranked if any(map(points, ranked)) else [*ranked, *_quote(sentence, raw)]
+
+
+def _quotes(sentence: Sentence) -> list[str]:
+    """Return what a Chinese sentence speaks of: a stretch of each clause in quotation marks, most telling first."""
+    lex = lexicon("zh")
+    found: list[tuple[int, str]] = []
+    for clause in chinese.CLAUSE.split(sentence.text):
+        said = read_sentence(clause, "zh")
+        own = [bool(s) and s in said.content and s not in lex.everyday for s in said.stems]
+        told, stretch = chinese.stretch(said.words, said.stems, own, lex.determiners, LONGEST_QUOTE)
+        if told:
+            found.append((told, f"\u201c{stretch}\u201d"))
+    return [phrase for _, phrase in sorted(found, key=lambda f: -f[0])]
 
 
 def points(phrase: str, language: str = "en") -> bool:
@@ -137,16 +157,17 @@ class Ear:
     """Shape (features, 5)."""
     feelings: Matrix
     """Shape (features, 34); the last column stands for no feeling."""
+    language: str = "en"
 
-    def hear(self, text: str, language: str = "en") -> list[Heard]:
+    def hear(self, text: str) -> list[Heard]:
         """Listen to a message: one entry for each sentence that says something."""
-        said = [s for s in read(text, language).sentences if s.content or s.voiced]
+        said = [s for s in read(text, self.language).sentences if s.content or s.voiced]
         fullest = max((len(s.content) for s in said), default=0)
         # a short sentence beside a full one is a reaction ("You lost me there."), not what they came to tell
         return [self._sentence(s) for s in said if len(s.content) >= 0.5 * fullest or s.voiced]
 
     def _sentence(self, sentence: Sentence) -> Heard:
-        x = features(sentence)
+        x = features(sentence, self.language)
         kinds, feelings = x @ self.kinds, x @ self.feelings
         named = tuple(sorted(sentence.voiced))
         best = int(np.argmax(feelings[:-1]))
@@ -154,7 +175,7 @@ class Ear:
         kind = max(certainty, key=lambda k: certainty[k])
         return Heard(
             text=sentence.text,
-            phrases=tuple(_phrases(sentence)),
+            phrases=tuple(_phrases(sentence, self.language)),
             kind=kind,
             certainty=certainty,
             named=named,
@@ -182,13 +203,13 @@ _CUES = tuple(
 )
 
 
-def features(sentence: Sentence) -> Matrix:
-    """Return a sentence's features, shape (1294,): vector, turns of phrase, cues, whether it names a feeling, 1."""
+def features(sentence: Sentence, language: str = "en") -> Matrix:
+    """Return a sentence's vector, turns of phrase, cues, whether it names a feeling, 1: shape (1294,) in English."""
     lowered = plain(sentence.text)
-    cues = [0.35 * (p.search(lowered) is not None) for p in _CUES]
-    vector = encoder().encode(sentence.words)
+    cues = [0.35 * (p.search(lowered) is not None) for p in (chinese.KIND_CUES if language == "zh" else _CUES)]
+    vector = encoder_of(encoder_for(language)).encode(sentence.words)
     tail = [*cues, 0.35 * bool(sentence.feelings), 0.35 * sentence.vague, 0.35]
-    return np.concatenate([vector.astype(np.float64), turns_of_phrase(sentence.words), tail])
+    return np.concatenate([vector.astype(np.float64), turns_of_phrase(sentence.words, language), tail])
 
 
 def turns_of_phrase(tokens: tuple[str, ...], language: str = "en") -> Matrix:
@@ -211,10 +232,10 @@ def turns_of_phrase(tokens: tuple[str, ...], language: str = "en") -> Matrix:
     return counts / np.linalg.norm(counts)
 
 
-def fit(lines: list[Line]) -> Ear:
+def fit(lines: list[Line], language: str = "en") -> Ear:
     """Fit an ear on lines with known kinds and feelings, by ridge regression on one-hot targets."""
-    sentences = [read_sentence(line.say) for line in lines]
-    x = np.stack([features(s) for s in sentences])
+    sentences = [read_sentence(line.say, language) for line in lines]
+    x = np.stack([features(s, language) for s in sentences])
     kinds = np.array([[line.kind == k for k in KINDS] for line in lines], dtype=np.float64)
     feelings = np.zeros((len(lines), len(FEELING_WORDS) + 1))
     for row, line in zip(feelings, lines, strict=True):
@@ -224,14 +245,21 @@ def fit(lines: list[Line]) -> Ear:
             row[[FEELING_WORDS.index(w) for w in near if w != line.feeling]] = 0.25
     gram = x.T @ x + RIDGE * np.eye(x.shape[1])
     solved = np.linalg.solve(gram, x.T @ np.hstack([kinds, feelings])).astype(np.float64)
-    return Ear(solved[:, : len(KINDS)], solved[:, len(KINDS) :])
+    return Ear(solved[:, : len(KINDS)], solved[:, len(KINDS) :], language)
 
 
-@lru_cache(maxsize=1)
-def trained_ear() -> Ear:
-    """Return the ear fitted on the train split, once a process."""
+@lru_cache(maxsize=2)
+def trained_ear(language: str = "en") -> Ear:
+    """Return the ear fitted on the train split, once a process; in Chinese on lines written for it."""
+    if language != "en":
+        data = read_yaml(data_root() / "voices" / f"ear_{language}.yaml")
+        return fit([_heard_line(*entry) for entry in data["lines"]], language)
     lines: dict[str, Line] = {}
     ids = scenario_ids("train")
     for name in ids[:: max(1, len(ids) // TRAIN_SCENARIOS)]:
         lines.update({line.say: line for line in get_scenario(name).lines()})
     return fit(list(lines.values()))
+
+
+def _heard_line(kind: Kind, feeling: str | None, say: str) -> Line:
+    return Line(say=say, about=say[:12].ljust(3), kind=kind, feeling=feeling)

@@ -13,9 +13,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from echo_env.agents.embedded.cues import reactions
 from echo_env.agents.embedded.language import Sentence, read
-from echo_env.profiles import data_root
-from echo_env.yamlfiles import read_yaml
 
 RIDGE = 1.0
 """Weight of the penalty, on unit counts."""
@@ -76,7 +75,7 @@ def _grams(words: list[str]) -> list[str]:
 @lru_cache(maxsize=2)
 def manner(language: str = "en") -> Manner:
     """Fit the reading, once a process (about 0.1 s)."""
-    data = read_yaml(data_root() / "reactions" / "manner.yaml")
+    data = reactions("manner", language)
     rows = [
         (side, kind, _grams(list(s.words)))
         for side in ("cold", "warm")

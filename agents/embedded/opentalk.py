@@ -7,6 +7,7 @@ the person has said so far, their kinds and feelings guessed by the ear (`listen
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,11 +16,14 @@ from echo_env.agents.embedded.language import read
 from echo_env.agents.embedded.listening import Heard, trained_ear
 from echo_env.profiles import CLUSTER_OF, Kind, Line, Need, Persona, Situation
 from echo_env.roles import Exchange, JudgeProfile
+from echo_env.types import Vector
 
 MOST_LINES = 60
 """Newest sentences of the person that are kept as lines."""
 SENSED = 0.35
 """Score of the ear from which a sentence is taken to show a feeling that it does not name."""
+OPEN_DEFICIT: Vector = (-32.32 / math.sqrt(3),) * 3
+"""Stands for a deficit that nobody rated: the corpus's mean size (Echo-N1 section 5.3.3), the same on each axis."""
 
 _PERSONA = Persona(
     name="Somebody", age=30, job="not known", traits=("not known", "a stranger"), register_="plain",

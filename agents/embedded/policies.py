@@ -6,9 +6,20 @@ Each is a pure function of the conversation and a seed: the same conversation ge
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 
+from echo_env.agents.embedded.language import joined
 from echo_env.agents.embedded.listening import noun_phrases
+from echo_env.profiles import data_root
 from echo_env.roles import Observation
+from echo_env.yamlfiles import read_yaml
+
+
+@lru_cache(maxsize=4)
+def _phrases(language: str) -> dict[str, tuple[str, ...]]:
+    """Return what the policies below say in another language than English, from `sim_profiles/voices/`."""
+    data = read_yaml(data_root() / "voices" / f"reference_{language}.yaml")
+    return {name: tuple(bank) for name, bank in data.items() if isinstance(bank, list)}
 
 
 class Seeded:
@@ -21,6 +32,10 @@ class Seeded:
 
     def _random(self, observation: Observation) -> random.Random:
         return random.Random(f"{self.id}:{self.seed}:{observation.messages[0].text}:{len(observation.messages)}")
+
+    def _bank(self, observation: Observation, english: tuple[str, ...], name: str) -> tuple[str, ...]:
+        """Return what this policy says of a kind, in the language of the conversation."""
+        return english if observation.language == "en" else _phrases(observation.language)[name]
 
     def _order(self, observation: Observation, size: int) -> int:
         """Index into a bank of `size` phrases that runs through all of them, shuffled, before any comes again."""
@@ -54,17 +69,19 @@ class Template(Seeded):
 
     async def respond(self, observation: Observation) -> str:
         """Return the next comfort."""
-        return self.PHRASES[self._order(observation, len(self.PHRASES))]
+        bank = self._bank(observation, self.PHRASES, "template")
+        return bank[self._order(observation, len(bank))]
 
 
 class Parrot(Seeded):
     """Gives the user's words back."""
 
     id = "parrot"
+    OPENING = ("So what you are saying is: ",)
 
     async def respond(self, observation: Observation) -> str:
         """Return the newest message, turned to second person."""
-        return f"So what you are saying is: {observation.user}"
+        return self._bank(observation, self.OPENING, "parrot")[0] + observation.user
 
 
 class Stuffer(Seeded):
@@ -81,8 +98,8 @@ class Stuffer(Seeded):
     async def respond(self, observation: Observation) -> str:
         """Return sixteen of them and two nouns of the user's."""
         rnd = self._random(observation)
-        nouns = [word for phrase in noun_phrases(observation.user)[:2] for word in phrase.split()]
-        return " ".join([*rnd.sample(self.WORDS, 16), *nouns]) + "."
+        nouns = [word for phrase in noun_phrases(observation.user, observation.language)[:2] for word in phrase.split()]
+        return " ".join([*rnd.sample(self._bank(observation, self.WORDS, "stuffer"), 16), *nouns]) + "."
 
 
 class Lecturer(Seeded):
@@ -104,7 +121,8 @@ class Lecturer(Seeded):
 
     async def respond(self, observation: Observation) -> str:
         """Return the next lesson."""
-        return self.PHRASES[self._order(observation, len(self.PHRASES))]
+        bank = self._bank(observation, self.PHRASES, "lecturer")
+        return bank[self._order(observation, len(bank))]
 
 
 class Adviser(Seeded):
@@ -160,10 +178,12 @@ class Adviser(Seeded):
 
     async def respond(self, observation: Observation) -> str:
         """Return a line that takes up what was said, and a piece of advice."""
-        phrases = noun_phrases(observation.user) or ["it"]
-        heard = self.HEARD[self._order(observation, len(self.HEARD))].format(it=phrases[0])
-        return f"{heard} {self.advice(observation)}"
+        phrases = noun_phrases(observation.user, observation.language) or self._bank(observation, ("it",), "it")
+        bank = self._bank(observation, self.HEARD, "adviser_heard")
+        heard = bank[self._order(observation, len(bank))].format(it=phrases[0])
+        return joined([heard, self.advice(observation)], observation.language)
 
     def advice(self, observation: Observation) -> str:
         """Return the next piece of advice."""
-        return self.ADVICE[self._order(observation, len(self.ADVICE))]
+        bank = self._bank(observation, self.ADVICE, "adviser_advice")
+        return bank[self._order(observation, len(bank))]

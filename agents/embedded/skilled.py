@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from echo_env.agents.embedded.language import encoder, read, read_sentence
+from echo_env.agents.embedded.encoders import encoder_for, encoder_of
+from echo_env.agents.embedded.language import called, joined, read, read_sentence
 from echo_env.agents.embedded.listening import Heard, noun_phrases, points, trained_ear
 from echo_env.profiles import CLUSTER_OF, data_root
 from echo_env.roles import Observation
@@ -62,7 +63,7 @@ class Listener:
     @classmethod
     def of(cls, observation: Observation, seed: int = 0) -> Listener:
         """Listen to a conversation."""
-        heard = [_recalled(h, observation) for h in trained_ear().hear(observation.user, observation.language)]
+        heard = [_recalled(h, observation) for h in trained_ear(observation.language).hear(observation.user)]
         return cls(observation, tuple(heard), _thread(observation), seed)
 
     def say(self, move: Move, heard: Heard, feeling: str = "", spare: bool = False, k: int = 0) -> str:
@@ -75,9 +76,11 @@ class Listener:
             spare: Take the sentence's second noun phrase, where it has one.
             k: How many times this turn has used the move before, or more.
         """
-        found = heard.phrases or tuple(noun_phrases(self.observation.user)) or ("what you said",)
-        it = _pointing(found, spare)
-        bank = list(phrases(self.observation.language)[move])
+        language = self.observation.language
+        said = "what you said" if language == "en" else "你说的这些"
+        found = heard.phrases or tuple(noun_phrases(self.observation.user, language)) or (said,)
+        it, feeling = _pointing(found, spare, language), called(feeling, language, heard.text)
+        bank = list(phrases(language)[move])
         random.Random(f"{self.seed}:{move}:{self.observation.messages[0].text}").shuffle(bank)
         text = bank[(self.turn + k * (len(bank) // 2)) % len(bank)].format(
             it=it, feeling=feeling, Feeling=feeling.capitalize(), earlier=self.earlier
@@ -85,9 +88,9 @@ class Listener:
         return text[:1].upper() + text[1:]
 
 
-def _pointing(found: tuple[str, ...], spare: bool) -> str:
+def _pointing(found: tuple[str, ...], spare: bool, language: str) -> str:
     """Pick a phrase that points at one thing, or two phrases that do so together."""
-    usable = [p for p in found if points(p)] or [" and ".join(found[:2])]
+    usable = [p for p in found if points(p, language)] or [(" and " if language == "en" else "和").join(found[:2])]
     return usable[1] if spare and len(usable) > 1 else usable[0]
 
 
@@ -95,7 +98,7 @@ def _recalled(heard: Heard, observation: Observation) -> Heard:
     """Hear a sentence that comes back to something told before as what was told then."""
     content = read_sentence(heard.text, observation.language).content
     for message in observation.messages[-3::-2]:
-        for earlier in trained_ear().hear(message.text, observation.language):
+        for earlier in trained_ear(observation.language).hear(message.text):
             shared = content & read_sentence(earlier.text, observation.language).content
             if len(shared) >= 2 and len(shared) >= 0.5 * len(content):
                 return replace(earlier, phrases=heard.phrases)
@@ -105,17 +108,23 @@ def _recalled(heard: Heard, observation: Observation) -> Heard:
 def _thread(observation: Observation) -> str:
     """Find what was told earlier and belongs with the newest message: the likest sentence of some turns back."""
     users = [m.text for m in observation.messages if m.role == "user"]
-    now = [encoder().encode(s.telling) for s in read(users[-1], observation.language).sentences if len(s.content) >= 2]
+    language = observation.language
+    speaker = encoder_of(encoder_for(language))
+    now = [speaker.encode(s.telling) for s in read(users[-1], language).sentences if len(s.content) >= 2]
     best, thread = 0.0, ""
     for text in users[:-LINK_BACK] if now else ():
-        for s in read(text, observation.language).sentences:
+        for s in read(text, language).sentences:
             if len(s.content) < 2:
                 continue
-            vector = encoder().encode(s.telling)
+            vector = speaker.encode(s.telling)
             likeness = max(float(v @ vector) for v in now)
             if likeness > best:
-                old = [p for p in noun_phrases(s.text, observation.language) if p.lower() not in users[-1].lower()]
-                new = sorted(old, key=points, reverse=True)
+                old = [
+                    p
+                    for p in noun_phrases(s.text, language)
+                    if p.strip("\u201c\u201d").lower() not in users[-1].lower()
+                ]
+                new = sorted(old, key=lambda p: points(p, language), reverse=True)
                 best, thread = (likeness, new[0]) if new else (best, thread)
     return thread
 
@@ -147,7 +156,7 @@ class Skilled:
         listener = Listener.of(observation, self.seed)
         if not listener.heard:
             return listener.say("lean", Heard("", (), "fact", {}, (), "", 0.0, 0.0))
-        return " ".join(_answers(listener)[:MOST])
+        return joined(_answers(listener)[:MOST], observation.language)
 
 
 def _answers(listener: Listener) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from echo_env.agents.embedded.language import read
+from echo_env.agents.embedded.language import joined, read
 from echo_env.agents.embedded.listening import KINDS, Heard
 from echo_env.agents.embedded.policies import Adviser
 from echo_env.agents.embedded.skilled import Listener, Move, feeling_move
@@ -86,7 +86,7 @@ def realise(observation: Observation, strategy: int, intensity: int, seed: int) 
         parts.append(listener.say(_MOVES[STRATEGIES[strategy]], rest[0]))
     elif intensity == 2:
         parts.append(listener.say("reflect" if STRATEGIES[strategy] == "question" else "ask", felt, spare=True))
-    return " ".join(parts)
+    return joined(parts, observation.language)
 
 
 def _sentence(listener: Listener, heard: tuple[Heard, ...], felt: Heard, strategy: str, seed: int) -> str:
