@@ -42,10 +42,10 @@ def bounded_response() -> type[ClientResponse]:
     """Return the class of responses for a session to use."""
     from aiohttp import ClientResponse
 
-    class Bounded(ClientResponse):
+    class Bounded(ClientResponse):  # type: ignore[misc]  # mypy does not read aiohttp
         async def start(self, connection: Connection) -> ClientResponse:
-            started = await super().start(connection)
-            self.content = _Counted(self.content)  # type: ignore[assignment]
+            started = await super().start(connection)  # this response itself
+            started.content = _Counted(started.content)
             return started
 
     return Bounded

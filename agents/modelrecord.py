@@ -32,7 +32,7 @@ def recorded_models(settings: dict[str, Any], languages: Sequence[str]) -> dict[
     """
     roles: dict[str, set[str]] = {}
     for place, name in _named(settings):
-        played = ROLES if place == "backend" else (place,)
+        played: tuple[str, ...] = ROLES if place == "backend" else (place,)
         if place == "policy" and settings.get("policy_options", {}).get("system") != PLAIN:
             played = ()  # bare, or under a prompt that stands in the settings
         roles.setdefault(name, set()).update(played)

@@ -23,8 +23,8 @@ def fault_of(role: str, error: Exception) -> str:
     """
     kind = f"({error.kind})" if isinstance(error, RoleFailure) and error.kind else ""
     said = error.message if isinstance(error, EchoError) else str(error)
-    line = " ".join(redact(f"{role}: {type(error).__name__}{kind}: {said}").split())
-    return line.replace(_PART, ", ")[:LONGEST]
+    line = " ".join(redact(said).split()).replace(_PART, ", ")
+    return f"{role}: {type(error).__name__}{kind}: {line}"[:LONGEST]
 
 
 def joined(faults: Iterable[str]) -> str:
