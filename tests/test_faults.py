@@ -24,14 +24,17 @@ from faultserver import Call, FaultServer, always
 from llmfake import BLOCK
 
 from echo_env.agents import llm
+from echo_env.agents.modelrecord import recorded_models
 from echo_env.agents.rollout import RunConfig, RunResult, run
 from echo_env.build import WorldConfig
-from echo_env.faults import kinds_of
+from echo_env.errors import RecordError
+from echo_env.faults import fault_of, joined, kinds_of
 from echo_env.profiles import scenario_ids
-from echo_env.record import RunFolder
+from echo_env.record import RunFolder, RunHeader, new_header
 from echo_env.report import Report, collect, terminal, to_json, write_html
 from echo_env.roles import Observation, Policy
-from echo_env.types import Episode, Turn
+from echo_env.types import Episode, Turn, Usage
+from echo_env.usage import RoleUsage, since, total
 
 pytest.importorskip("litellm")
 KEY = "sk-faults-5f2c9a7be1d04386"
@@ -52,6 +55,54 @@ RETRIES = 2
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(llm, "FIRST_WAIT", 0.02)
     monkeypatch.setenv("FAULTS_SERVICE", KEY)  # a name that does not say that it holds a secret
+
+
+# ---- what a record says of it --------------------------------------------------------------------------------------
+
+
+def test_each_fault_of_a_turn_is_read_back_and_no_server_s_words_pass_for_one() -> None:
+    said = llm.LlmFailure("told; judge: LlmFailure(server): no;\nactor: me", "mend it", "timeout")
+    text = joined((fault_of("judge", said), "", fault_of("actor", ValueError()), "director: no direction"))
+    assert kinds_of(text) == ["judge: LlmFailure(timeout)", "actor: ValueError", "director: no direction"]
+    assert "\n" not in text
+    assert "mend it" not in text
+    assert kinds_of("") == []
+
+
+def test_usage_adds_up_over_resumes_and_is_told_in_a_line(tmp_path: Path) -> None:
+    spent = Usage(calls=3, prompt_tokens=1200, completion_tokens=40, cost=0.5)
+    first = RoleUsage(spent=spent, asks=5, cached=2, retries={"server": 1}, failures={"timeout": 1})
+    assert first.told == "5 asks, 2 cached, 1 retries, 1 failed (timeout 1), 1,200 + 40 tokens, $0.5000"
+    both = total({"judge": first}, {"judge": first, "actor": first})
+    assert both["judge"].since(first) == first
+    assert since(both, {"judge": first, "actor": first}) == {"judge": first}
+    folder = RunFolder(tmp_path / "run")
+    folder.add_usage({})
+    assert folder.usage() == {}
+    assert not folder.path.exists()
+    folder.add_usage({"judge": first})
+    folder.add_usage({"judge": first, "actor": first})
+    assert folder.usage() == both
+    (folder.path / "usage.json").write_text("{")
+    with pytest.raises(RecordError, match=r"usage\.json cannot be read"):
+        folder.usage()
+
+
+def test_a_run_goes_on_at_another_server_and_not_with_another_model(tmp_path: Path) -> None:
+    header = new_header({}, {}, recorded_models({"world": {"judge": "llm:a/b@http://127.0.0.1:1/v1"}}, ["en"]))
+    (recorded,) = header.models.values()
+    assert [prompt.partition("#")[0] for prompt in recorded["prompts"]] == ["judge-1.en"]
+
+    def other(**model: str) -> RunHeader:
+        changed = {**recorded["models"], "default": {**recorded["models"]["default"], **model}}
+        return header.model_copy(update={"models": {name: {**recorded, "models": changed} for name in header.models}})
+
+    folder = RunFolder(tmp_path / "run")
+    folder.create(header)
+    assert folder.create(other(api_base="http://127.0.0.1:2/v1"), resume=True) == header
+    with pytest.raises(RecordError, match="different: models"):
+        folder.create(other(model="a/c"), resume=True)
+    assert "models" not in new_header({}, {}).model_dump()
 
 
 # ---- what is injected ----------------------------------------------------------------------------------------------
