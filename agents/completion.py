@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from echo_env.agents.asks import ChatMessage, Failure
+from echo_env.agents.boundedbody import LARGEST
 from echo_env.agents.modelconfig import ModelConfig
 from echo_env.agents.quiet import completion, litellm, ready
 from echo_env.errors import ConfigError, redact
@@ -23,6 +24,7 @@ SHOWN = 300
 """Characters of a foreign text that an error shows."""
 
 _BY_CAUSE: dict[str, Failure] = {
+    "TooLarge": "too_long",
     "ClientPayloadError": "cut",
     "TimeoutError": "timeout",
     "Timeout": "timeout",
@@ -204,6 +206,7 @@ def _fault(error: Exception, config: ModelConfig) -> Fault:
         "timeout": f"no answer within {config.timeout:g} seconds",
         "connection": "the connection could not be made, or was lost",
         "cut": "the response ended before its end",
+        "too_long": f"more than {LARGEST:,} bytes came",
     }
     return Fault(kind, own_words.get(kind) or shown(error, config) or type(error).__name__, _retry_after(error))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from echo_env.agents import safety  # the module, not its names: it imports the embedded package, which imports this one
 from echo_env.driving import waits
-from echo_env.roles import Exchange, Judge, JudgeView
+from echo_env.roles import Exchange, Judge, JudgeView, Remembering
 from echo_env.types import AXES, CRISIS, HARMFUL, Evidence, Judgement, Levels
 
 if TYPE_CHECKING:
@@ -53,6 +53,11 @@ class GatedJudge:
         note = "; ".join(part for part in (judgement.note, CRISIS + crisis.kind if crisis else "") if part)
         found = judgement.model_copy(update={"note": note, "judge": self.id})
         return found if harm is None else _harmful(found, harm)
+
+    def recall(self, judgement: Judgement, turns: int) -> None:
+        """Give the inner judge its memory back, where it has one."""
+        if isinstance(self.inner, Remembering):
+            self.inner.recall(judgement, turns)
 
 
 def embedded() -> GatedJudge:

@@ -155,8 +155,17 @@ class LlmJudge:
         self._summary, self._covers = short(verdict.summary, language), len(view.history) + 1
         evidence = evidence_of(verdict.evidence, reply, {item for item, _ in view.profile.lines})
         return Judgement(
-            levels=levels_of(evidence), evidence=evidence, judge=self.id, reasoning=answer.thinking, usage=answer.usage
+            levels=levels_of(evidence),
+            evidence=evidence,
+            judge=self.id,
+            reasoning=answer.thinking,
+            summary=self._summary,
+            usage=answer.usage,
         )
+
+    def recall(self, judgement: Judgement, turns: int) -> None:
+        """Take up the summary that was written with an earlier judgement, of a recorded conversation."""
+        self._summary, self._covers = judgement.summary, turns
 
     def past(self, view: JudgeView) -> tuple[str, str]:
         """Return what the model is shown of the conversation before the newest exchange: older, and recent.

@@ -21,10 +21,11 @@ from echo_env.agents.limits import lane
 from echo_env.agents.llmcache import AnswerFolder, Unreadable, key_of, request_of
 from echo_env.agents.modelconfig import ModelConfig, ModelsConfig, models_config
 from echo_env.agents.structured import checked, form_of, read, repair, worded
-from echo_env.agents.tally import RoleUsage, Tally
+from echo_env.agents.tally import Tally
 from echo_env.types import Usage
+from echo_env.usage import RoleUsage, total
 
-__all__ = ["Answer", "Ask", "ChatMessage", "LlmClient", "LlmFailure", "RoleUsage", "Tool", "client_of"]
+__all__ = ["Answer", "Ask", "ChatMessage", "LlmClient", "LlmFailure", "RoleUsage", "Tool", "client_of", "usage_of_all"]
 
 FIRST_WAIT = 0.5
 """Seconds before the second try, at most; it doubles with every further one."""
@@ -231,8 +232,4 @@ def client_of(name_or_config: str | ModelsConfig) -> LlmClient:
 
 def usage_of_all() -> dict[str, RoleUsage]:
     """Return by role what all clients of this process came to."""
-    total: dict[str, RoleUsage] = {}
-    for client in list(_clients.values()):
-        for role, usage in client.usage().items():
-            total[role] = total[role] + usage if role in total else usage
-    return total
+    return total(*(client.usage() for client in list(_clients.values())))

@@ -39,7 +39,8 @@ from echo_env.agents.transcript import cut, talk, tokens
 from echo_env.cases import episode_case
 from echo_env.driving import waits
 from echo_env.epm import Scorer
-from echo_env.errors import ConfigError, redact
+from echo_env.errors import ConfigError
+from echo_env.faults import fault_of
 from echo_env.metrics import leaderboard
 from echo_env.record import RunFolder, find_runs
 from echo_env.roles import Exchange, JudgeProfile, profiles_of
@@ -237,7 +238,7 @@ async def review_of(episode: Episode, member: Reviewer, profile: JudgeProfile) -
     except ConfigError:
         raise  # the user's to mend: every review would fail alike
     except Exception as e:  # any fault of a reviewer is recorded as a missing review
-        return NeeReview(**ids, failure=redact(f"nee: {type(e).__name__}: {e}")[:500])
+        return NeeReview(**ids, failure=fault_of("nee", e))
     return NeeReview(
         **ids, **found.marks._asdict(), diagnosis=found.diagnosis, comment=found.comment, usage=found.usage
     )

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from echo_env.agents.boundedbody import bounded_response
 from echo_env.errors import missing_extra
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ def litellm() -> Any:
             import litellm as module
     except ImportError:
         raise missing_extra("litellm", "llm") from None
+    # else they tell of every call, with its URL, where another library has set the root's level to INFO
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "openai"):
+        if logging.getLogger(name).level == logging.NOTSET:
+            logging.getLogger(name).setLevel(logging.WARNING)
     module.suppress_debug_info = True  # else it prints where to file issues
     if "LITELLM_LOG" not in os.environ:  # else it tells of every call
         logging.getLogger("LiteLLM").setLevel(logging.WARNING)
@@ -178,7 +183,9 @@ async def session() -> ClientSession:
 
     for dead in [other for other in list(_sessions) if other.is_closed()]:
         _sessions.pop(dead, None)
-    made = ClientSession(connector=TCPConnector(limit=0), cookie_jar=DummyCookieJar())
+    made = ClientSession(
+        connector=TCPConnector(limit=0), cookie_jar=DummyCookieJar(), response_class=bounded_response()
+    )
     end = _at_the_end(loop, made)
     _sessions[loop] = (made, end)
     await anext(end)

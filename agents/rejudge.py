@@ -10,7 +10,8 @@ from pathlib import Path
 from echo_env.build import WorldConfig, build_judge, recipe_of
 from echo_env.driving import all_or_none
 from echo_env.epm import Scorer
-from echo_env.errors import RecordError, redact
+from echo_env.errors import RecordError
+from echo_env.faults import fault_of, joined
 from echo_env.profiles import Scenario, get_scenario
 from echo_env.record import EpisodeWriter, RunFolder, find_runs
 from echo_env.rewards import Recipe, Step
@@ -85,10 +86,10 @@ async def rejudge(episode: Episode, judge: Judge, scenarios: Path | None = None)
         try:
             judgement, failure = await judge.judge(JudgeView(profile, history, exchange)), ""
         except Exception as e:  # recorded as a missing judgement, like in a live turn
-            judgement, failure = None, redact(f"judge: {type(e).__name__}: {e}")[:500]
+            judgement, failure = None, fault_of("judge", e)
         others = re.search(r"(?:^|; )((?:director|actor): .*)", turn.failure, re.DOTALL)
         kept = (*(v.failure for v in turn.verdicts), others[1] if others else "")
-        failure = "; ".join(f for f in (failure, *kept) if f)
+        failure = joined((failure, *kept))
         before, state = state, scorer.advance(state, judgement.levels if judgement else None)
         end = episode.outcome.end if episode.outcome and turn.index == len(episode.turns) else None
         step = Step(scorer, before, state, end, judgement is not None, turn.verdicts)

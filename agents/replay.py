@@ -12,7 +12,7 @@ from itertools import zip_longest
 from echo_env.driving import waits
 from echo_env.errors import RecordError
 from echo_env.rewards import JudgedRecipe, Recipe, ReplyView, Step
-from echo_env.roles import Actor, ActorView, Cast, Director, DirectorView, Judge, JudgeView
+from echo_env.roles import Actor, ActorView, Cast, Director, DirectorView, Judge, JudgeView, Remembering
 from echo_env.session import Advance, DialogueSession
 from echo_env.types import Direction, Episode, Judgement, Turn, Verdict
 
@@ -52,7 +52,10 @@ class _RecordedJudge:
         self.tape, self.id, self.rubric = tape, tape.live.judge.id, tape.live.judge.rubric
 
     async def judge(self, view: JudgeView) -> Judgement | None:
-        return self.tape.turn.judgement if self.tape.turn else None
+        judgement, judge = self.tape.turn.judgement if self.tape.turn else None, self.tape.live.judge
+        if judgement is not None and isinstance(judge, Remembering):
+            judge.recall(judgement, len(view.history) + 1)
+        return judgement
 
 
 class _RecordedRecipe:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 from pydantic import Field
 
+from echo_env.agents.llm import usage_of_all
+from echo_env.agents.modelrecord import recorded_models
 from echo_env.agents.replay import reopen
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed, episode_header
 from echo_env.driving import all_or_none
@@ -24,6 +26,7 @@ from echo_env.record import EpisodeWriter, RunFolder, new_header, read_episode
 from echo_env.roles import Observation, Policy
 from echo_env.session import DialogueSession
 from echo_env.types import Episode, Outcome, Record
+from echo_env.usage import RoleUsage, since
 
 
 class RunConfig(Record):
@@ -98,6 +101,8 @@ class RunResult:
     progress: Progress
     failures: tuple[str, ...]
     """One line for each conversation that could not be played on."""
+    usage: dict[str, RoleUsage] = field(default_factory=dict)
+    """What language models took in this call, by role; `RunFolder.usage` holds it for all calls."""
 
 
 def run(
@@ -125,11 +130,19 @@ def run(
     """
     scenarios = _scenarios(config)
     folder = RunFolder(out / folder_name(config.policy))
-    header = new_header(config.model_dump(mode="json"), {s.id: s.digest for s in scenarios})
+    settings = config.model_dump(mode="json")
+    models = recorded_models(settings, sorted({s.language for s in scenarios}))
+    header = new_header(settings, {s.id: s.digest for s in scenarios}, models)
     player = policy or build_policy(config.policy, config.seed, config.policy_options)
     folder.create(header, resume=resume, overwrite=overwrite)
     with folder.locked():
-        return asyncio.run(_Runner(config, folder, player, tell).play(scenarios))
+        before = usage_of_all()
+        try:
+            result = asyncio.run(_Runner(config, folder, player, tell).play(scenarios))
+        finally:  # what was paid for before Ctrl-C counts as well
+            usage = since(usage_of_all(), before)
+            folder.add_usage(usage)
+    return replace(result, usage=usage)
 
 
 def folder_name(policy: str) -> str:

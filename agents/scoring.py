@@ -22,7 +22,8 @@ from echo_env.agents.redteam.fork import fork
 from echo_env.build import WorldConfig, build_judge, recipe_of, scorer_of
 from echo_env.driving import waits
 from echo_env.epm import EpmState
-from echo_env.errors import ConfigError, redact
+from echo_env.errors import ConfigError
+from echo_env.faults import fault_of
 from echo_env.profiles import get_scenario
 from echo_env.rewards import JudgedRecipe, Recipe, ReplyView, Step, no_verdict
 from echo_env.roles import Cast, Exchange, Judge, JudgeProfile, JudgeView, profiles_of
@@ -185,7 +186,7 @@ async def _judged(judge: Judge, view: JudgeView) -> tuple[Judgement | None, str]
     try:
         judgement = await judge.judge(view)
     except Exception as e:  # as in a live turn: recorded as a missing judgement
-        return None, redact(f"judge: {type(e).__name__}: {e}")[:500]
+        return None, fault_of("judge", e)
     return judgement, "" if judgement else "judge: no judgement"
 
 

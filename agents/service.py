@@ -23,6 +23,7 @@ from echo_env.agents.servicemetrics import ServiceMetrics
 from echo_env.agents.servicewire import RewardAnswer, RewardRequest, ScoreAnswer, ScoreRequest
 from echo_env.build import WorldConfig, build_judge, recipe_of
 from echo_env.errors import ConfigError, redact
+from echo_env.faults import fault_of
 from echo_env.rewards import JudgedRecipe
 from echo_env.roles import Cast
 from echo_env.session import visible
@@ -127,7 +128,7 @@ class Bench:
         except ConfigError as e:
             return [Misfit(redact(str(e))[:500])] * len(replies)
         except Exception as e:  # whatever a plugged-in part did, the batch's other replies have their rewards
-            return [Scored(reward=None, failure=redact(f"service: {type(e).__name__}: {e}")[:500])] * len(replies)
+            return [Scored(reward=None, failure=fault_of("service", e))] * len(replies)
 
 
 class Service:

@@ -18,7 +18,7 @@ from echo_env.agents.scoring import Scored
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from echo_env.agents.tally import RoleUsage
+    from echo_env.usage import RoleUsage
 
 SECONDS = (0.005, 0.02, 0.1, 0.5, 2.0, 5.0, 15.0, 60.0, 150.0)
 """Bounds of the latency histogram: from a reply judged in process to a batch that waited for a model."""

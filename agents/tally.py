@@ -6,35 +6,9 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 
-from pydantic import Field
-
 from echo_env.agents.asks import Failure
-from echo_env.types import Record, Usage
-
-
-class RoleUsage(Record):
-    """What one role's requests came to."""
-
-    spent: Usage = Usage()
-    """What models were paid for in this process; nothing for what came from the cache."""
-    asks: int = 0
-    """Requests of the role, answered or not."""
-    cached: int = 0
-    """Answers that were there already, on the disk or from a call under way."""
-    retries: dict[str, int] = Field(default_factory=dict)
-    """Further calls, by what had gone wrong before; `format`, `check`, `empty` and `cut` also count repairs."""
-    failures: dict[str, int] = Field(default_factory=dict)
-    """Asks without a usable answer in the end, by kind."""
-
-    def __add__(self, other: RoleUsage) -> RoleUsage:
-        """Return the sum."""
-        return RoleUsage(
-            spent=self.spent + other.spent,
-            asks=self.asks + other.asks,
-            cached=self.cached + other.cached,
-            retries=dict(Counter(self.retries) + Counter(other.retries)),
-            failures=dict(Counter(self.failures) + Counter(other.failures)),
-        )
+from echo_env.types import Usage
+from echo_env.usage import RoleUsage
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ Ctrl-C leaves readable records and exits with 130.
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from enum import StrEnum
@@ -172,6 +173,8 @@ def run(
         typer.echo(
             f"{settings.policy}: {p.done - p.failed} of {p.total} played, {p.successes} succeeded  {result.folder.path}"
         )
+        for role, usage in result.usage.items():
+            typer.echo(f"  asked as {role}: {usage.told}")
     if failed:
         raise typer.Exit(3)
 
@@ -234,6 +237,7 @@ def _run_with_bar(config: RunConfig, out: Path, resume: bool, overwrite: bool) -
         except KeyboardInterrupt:
             bar.stop()
             typer.echo("interrupted; what was played is on disk, --resume goes on from there", err=True)
+            gc.freeze()  # else Python tidies up for seconds where large libraries were loaded
             raise typer.Exit(130) from None
 
 

@@ -58,6 +58,9 @@ class MissingExtra(EchoError):
 class RoleFailure(EchoError):
     """A judge, actor or director gave no usable answer. Recorded as missing, never scored as zero."""
 
+    kind: str = ""
+    """What sort of failure, where the role can tell: "timeout" for example."""
+
 
 def missing_extra(package: str, extra: str) -> MissingExtra:
     """Return the error for an optional dependency that is not installed.

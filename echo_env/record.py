@@ -1,6 +1,7 @@
 """Episode files and run folders: append-only, readable after a kill at any moment, lifted from old versions.
 
     RUNS/<policy>/run.json                      the run's header: enough to run it again
+    RUNS/<policy>/usage.json                    what language models took, by role, where any was asked
     RUNS/<policy>/episodes/<episode id>.jsonl   one line for the header, one a turn, one for the outcome
     RUNS/<policy>/scenarios/<scenario id>.yaml  of an imported run: people that this package does not know
 
@@ -23,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 try:
     import fcntl
@@ -32,6 +33,7 @@ except ImportError:  # not on this system
 
 from echo_env.errors import RecordError
 from echo_env.types import SCHEMA_VERSION, Episode, EpisodeHeader, Outcome, Record, Turn
+from echo_env.usage import RoleUsage, UsageByRole, total
 from echo_env.version import VERSION
 
 
@@ -51,9 +53,11 @@ class RunHeader(Record):
     """The resolved configuration."""
     scenarios: dict[str, str] = Field(default_factory=dict)
     """Id -> digest."""
+    models: dict[str, Any] = Field(default_factory=dict, exclude_if=lambda models: not models)
+    """Each "llm:" name in the configuration -> its models file, resolved and without keys, and its prompts' digests."""
 
 
-def new_header(config: dict[str, Any], scenarios: dict[str, str]) -> RunHeader:
+def new_header(config: dict[str, Any], scenarios: dict[str, str], models: dict[str, Any] | None = None) -> RunHeader:
     """Return a header for a run that starts now, in this installation."""
     commit, dirty = _git()
     return RunHeader(
@@ -64,6 +68,7 @@ def new_header(config: dict[str, Any], scenarios: dict[str, str]) -> RunHeader:
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         config=config,
         scenarios=scenarios,
+        models=models or {},
     )
 
 
@@ -232,6 +237,9 @@ def _lift(path: Path, entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return entries
 
 
+_BY_ROLE = TypeAdapter(dict[str, RoleUsage])
+
+
 class RunFolder:
     """One policy's run: RUNS/<policy>/.
 
@@ -280,14 +288,18 @@ class RunFolder:
                     f"{self.path} holds another run; different: {', '.join(changed)}", "use another --out"
                 )
             return old
+        self._write("run.json", header.model_dump_json(indent=1))
+        return header
+
+    def _write(self, name: str, text: str) -> None:
+        """Write a file whole, or leave it as it was."""
+        part = self.path / f"{name}.part"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            part = self.path / "run.json.part"
-            part.write_text(header.model_dump_json(indent=1) + "\n", encoding="utf-8")
-            part.replace(self.path / "run.json")
+            part.write_text(text + "\n", encoding="utf-8")
+            part.replace(self.path / name)
         except OSError as e:
             raise _disk_error(self.path, e) from None
-        return header
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -316,6 +328,23 @@ class RunFolder:
         except ValidationError as e:
             raise RecordError(f"{file} is no run header: {e.errors()[0]['msg']}") from None
 
+    def usage(self) -> dict[str, RoleUsage]:
+        """Return what language models took in all calls that played this run, by role; empty where none was asked.
+
+        Raises:
+            RecordError: `usage.json` cannot be read.
+        """
+        file = self.path / "usage.json"
+        try:
+            return _BY_ROLE.validate_json(file.read_bytes()) if file.exists() else {}
+        except (OSError, ValidationError) as e:
+            raise RecordError(f"{file} cannot be read: {e}", "delete it: nothing else needs it") from None
+
+    def add_usage(self, usage: UsageByRole) -> None:
+        """Add what language models took, where they took anything."""
+        if usage:
+            self._write("usage.json", _BY_ROLE.dump_json(total(self.usage(), usage), indent=1).decode())
+
     def episode_path(self, episode_id: str) -> Path:
         """Where an episode is stored."""
         return self.path / "episodes" / f"{episode_id}.jsonl"
@@ -326,10 +355,34 @@ class RunFolder:
             yield read_episode(file)
 
 
+_WHERE_AND_HOW_FAST = frozenset(
+    {
+        "api_base",
+        "api_key_env",
+        "timeout",
+        "retries",
+        "concurrency",
+        "requests_per_minute",
+        "tokens_per_minute",
+        "cache",
+    }
+)
+"""Settings of a model that change no answer; a run may be resumed under others."""
+
+
+def _answering(models: Any) -> Any:
+    """Return what of recorded models an answer depends on."""
+    if isinstance(models, dict):
+        return {k: _answering(v) for k, v in models.items() if k not in _WHERE_AND_HOW_FAST}
+    return [_answering(v) for v in models] if isinstance(models, list) else models
+
+
 def _differences(old: RunHeader, new: RunHeader) -> list[str]:
     changed = [k for k in sorted({*old.config, *new.config}) if old.config.get(k) != new.config.get(k)]
     if old.scenarios != new.scenarios:
         changed.append("scenarios")
+    if _answering(old.models) != _answering(new.models):
+        changed.append("models")
     if old.echo_env != new.echo_env:
         changed.append(f"echo-env {old.echo_env} -> {new.echo_env}")
     return changed

@@ -14,15 +14,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import Field
+
 from echo_env.cases import STATUSES, Case, episode_case, level_case, mean, without_folders, word_count
 from echo_env.epm import INDEX_NAMES, Scorer
 from echo_env.errors import ConfigError, RecordError
+from echo_env.faults import kinds_of
 from echo_env.levels import read_level_file
 from echo_env.metrics import COMPOSITE_NAMES, STATISTICS, Comparison, ModelSummary, compare, leaderboard
 from echo_env.record import RunFolder, RunHeader, find_runs
 from echo_env.rubrics import read_rubric, rubric_path
 from echo_env.scorers import get_scorer
 from echo_env.types import CHITCHAT, Episode, EpisodeHeader, Record
+from echo_env.usage import RoleUsage
 from echo_env.version import VERSION
 
 if TYPE_CHECKING:
@@ -43,6 +47,13 @@ class Run(Record):
     """The resolved configuration, flattened."""
     roles: dict[str, str]
     """Ids of policy, judge, rubric, actor, director, recipe and scorer, as recorded."""
+    usage: dict[str, RoleUsage] = Field(default_factory=dict)
+    """What language models took, by role; empty where none was asked."""
+
+    @property
+    def asked(self) -> list[tuple[str, str]]:
+        """The same in words: role, and a line for it."""
+        return [(f"asked as {role}", usage.told) for role, usage in self.usage.items()]
 
 
 class ChatReport(Record):
@@ -84,7 +95,7 @@ class ModelReport(Record):
     crisis_flags: int
     """Messages of the user's that the safety gate flagged."""
     failures: dict[str, int]
-    """Turns on which a role failed, by role and kind of error."""
+    """What roles failed at, by role and kind of error: one turn may count for several."""
     chat: ChatReport | None = None
     """Its chit-chat, which nothing above counts."""
 
@@ -260,6 +271,7 @@ def _run(model: str, folder: RunFolder, episodes: Sequence[Episode]) -> Run:
         packages=header.packages,
         settings=dict(_flat(header.config)),
         roles={role: without_folders(", ".join(ids)) for role, ids in recorded.items() if ids},
+        usage=folder.usage(),
     )
 
 
@@ -302,7 +314,8 @@ def _model(summary: ModelSummary, cases: Sequence[Case]) -> ModelReport:
     finished = [case for case in cases if case.score]
     turns = [turn for case in finished if case.record for turn in case.record.turns]
     counts = Counter(case.status for case in cases)
-    failed = Counter(_failure_kind(t.failure) for c in cases if c.record for t in c.record.turns if t.failure)
+    faults = (kind for c in cases if c.record for t in c.record.turns for kind in kinds_of(t.failure))
+    failed = Counter(without_folders(kind) for kind in faults)
     return ModelReport(
         summary=summary,
         statuses={status: counts[status] for status in STATUSES if counts[status]},
@@ -329,11 +342,6 @@ def _chat(episodes: Sequence[Episode]) -> ChatReport | None:
         unrewarded=len(rewards) - len(given),
         mean_reward=mean(given),
     )
-
-
-def _failure_kind(failure: str) -> str:
-    """Return role and kind of error: "judge: TimeoutError" from "judge: TimeoutError: no answer within 60 s"."""
-    return without_folders(": ".join(failure.split(": ")[:2]))
 
 
 def _comparisons(cases: Sequence[Case], profile: str) -> tuple[Comparison, ...]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from echo_env.epm import EpmState, Scorer, norm
-from echo_env.errors import RoleFailure, redact
+from echo_env.errors import RoleFailure
+from echo_env.faults import fault_of
 from echo_env.roles import JudgeView
 from echo_env.scorers import NO_EPM
 from echo_env.types import CHITCHAT, TRUNCATIONS, End, Episode, Vector, Verdict
@@ -67,7 +68,7 @@ async def verdict_of(kind: str, judge: ReplyJudge, view: ReplyView) -> Verdict:
 
 def no_verdict(kind: str, judge: str, error: Exception, view: ReplyView) -> Verdict:
     """Return what is recorded where a verdict is missing: why, without secrets and at bounded length."""
-    fault = redact(f"{kind}: {type(error).__name__}: {error}")[:500]
+    fault = fault_of(kind, error)
     return Verdict(kind=kind, judge=judge, value=None, reference=view.reference or "", failure=fault)
 
 

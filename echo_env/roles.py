@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from echo_env.profiles import Line, Need, Persona, Scenario, Situation
 from echo_env.types import Direction, EpmDelta, Function, Judgement, Message, Vector
@@ -186,6 +186,20 @@ class Judge(Protocol):
 
     async def judge(self, view: JudgeView) -> Judgement | None:
         """Return evidence and levels; None, or RoleFailure, where the reply could not be judged."""
+        ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A judge that keeps something of the conversation beside its words; a resumed one gives it back."""
+
+    def recall(self, judgement: Judgement, turns: int) -> None:
+        """Take up what an earlier judgement left behind.
+
+        Args:
+            judgement: As it was recorded.
+            turns: Number of its turn, 1 for the first.
+        """
         ...
 
 

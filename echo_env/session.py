@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from echo_env.driving import both, waits
 from echo_env.epm import EpmState, Scorer, action_vector
-from echo_env.errors import ConfigError, EpisodeOver, RoleFailure, redact
+from echo_env.errors import ConfigError, EpisodeOver, RoleFailure
+from echo_env.faults import fault_of, joined
 from echo_env.profiles import Scenario
 from echo_env.rewards import JudgedRecipe, Recipe, ReplyView, Step
 from echo_env.roles import (
@@ -172,7 +173,7 @@ class DialogueSession:
             reward=None if parts is None else sum(parts.values()),
             reward_parts=parts or {},
             verdicts=verdicts,
-            failure="; ".join(f for f in (unjudged, *(v.failure for v in verdicts), undirected, silent) if f),
+            failure=joined((unjudged, *(v.failure for v in verdicts), undirected, silent)),
         )
         self._messages = (*self._messages, Message(role="companion", text=exchange.reply))
         if answer:
@@ -213,7 +214,7 @@ class DialogueSession:
         try:
             return await recipe.verdicts(view)
         except Exception as e:  # as with the judge: a fault of the recipe's judges is recorded as a missing verdict
-            return (Verdict(kind="recipe", judge=self.recipe.id, value=None, failure=_fault("recipe", e)),)
+            return (Verdict(kind="recipe", judge=self.recipe.id, value=None, failure=fault_of("recipe", e)),)
 
     async def _judge(self, exchange: Exchange) -> tuple[Judgement | None, str]:
         try:
@@ -224,7 +225,7 @@ class DialogueSession:
                 raise RoleFailure(f"a judge returns a Judgement or None, got {type(judgement).__name__}")
             action_vector(judgement.levels)  # levels out of range are no judgement
         except Exception as e:  # any fault of a judge, ours or a plugged-in one's, is recorded as a missing judgement
-            return None, _fault("judge", e)
+            return None, fault_of("judge", e)
         return judgement, ""
 
     async def _direct(self) -> tuple[Direction, str]:
@@ -241,7 +242,7 @@ class DialogueSession:
             if not isinstance(direction, Direction):
                 raise RoleFailure(f"a director returns a Direction, got {type(direction).__name__}")
         except Exception as e:  # without a director the person goes on by themselves; the record says so
-            return Direction(function="continue_naturally"), _fault("director", e)
+            return Direction(function="continue_naturally"), fault_of("director", e)
         if direction.function == "end_conversation" and self.turns < self.scorer.min_turns:
             refused = f"refused to end at turn {self.turns}, before turn {self.scorer.min_turns}"
             return Direction(function="continue_naturally", reason=refused), ""
@@ -254,15 +255,10 @@ class DialogueSession:
         try:
             return await self._speak(cue), ""
         except Exception as e:  # the person cannot be reached; the record says why
-            return "", _fault("actor", e)
+            return "", fault_of("actor", e)
 
     async def _speak(self, cue: Cue) -> str:
         answer = await self.cast.actor.speak(ActorView(self._actor_profile, self._history, cue))
         if not isinstance(answer, str) or not answer.strip():
             raise RoleFailure(f"an actor returns what the person says, got {answer!r:.40}")
         return storable(answer)
-
-
-def _fault(role: str, error: Exception) -> str:
-    """Say in a record what a role's fault was, without secrets and at bounded length."""
-    return redact(f"{role}: {type(error).__name__}: {error}")[:500]

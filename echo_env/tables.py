@@ -11,7 +11,7 @@ from rich.text import Text
 
 from echo_env.cases import INDEX_LABELS, STATUSES
 from echo_env.epm import INDEX_NAMES
-from echo_env.report import ModelReport, Report
+from echo_env.report import ModelReport, Report, Run
 from echo_env.significance import Interval
 
 MISSING = "-"
@@ -22,14 +22,14 @@ ENDS_A_TABLE = 6
 
 
 def print_tables(report: Report, console: Console) -> None:
-    """Print scores, indices, ends, comparisons, and what was left out."""
+    """Print scores, indices, ends, comparisons, what was left out, and what language models took."""
     width = max(console.width, NARROW)
     console.print(Text(_title(report), style="bold"))
     for table in (_scores(report, width), _indices(report, width), *_ends(report, width)):
         console.print(table)
     if report.comparisons:
         console.print(_comparisons(report, width))
-    lines = list(_left_out(report.models))
+    lines = [*_left_out(report.models), *_asked(report.runs)]
     if lines:
         console.print()
     for line in lines:
@@ -142,6 +142,12 @@ def _comparisons(report: Report, width: int) -> Group:
     return _table(
         "Neighbours, paired by scenario (difference; scenarios that only one healed)", columns, rows, width, names=2
     )
+
+
+def _asked(runs: Iterable[Run]) -> Iterable[str]:
+    for run in runs:
+        for role, told in run.asked:
+            yield f"{run.model}, {role}: {told}"
 
 
 def _left_out(models: Iterable[ModelReport]) -> Iterable[str]:

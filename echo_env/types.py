@@ -128,6 +128,15 @@ class Usage(Record):
             cost=None if self.cost is None or other.cost is None else self.cost + other.cost,
         )
 
+    def __sub__(self, earlier: Usage) -> Usage:
+        """Return what came after an earlier count of the same."""
+        return Usage(
+            calls=self.calls - earlier.calls,
+            prompt_tokens=self.prompt_tokens - earlier.prompt_tokens,
+            completion_tokens=self.completion_tokens - earlier.completion_tokens,
+            cost=None if self.cost is None or earlier.cost is None else self.cost - earlier.cost,
+        )
+
 
 def _unset(value: object) -> bool:
     """Whether a field that few records use says nothing; it is left out of the file then."""
@@ -174,6 +183,8 @@ class Judgement(Record):
     note: Text = ""
     reasoning: Text = Field(default="", exclude_if=_unset)
     """What a model thought before it judged."""
+    summary: Text = Field(default="", exclude_if=_unset)
+    """The talk so far in a model's own words: what it is shown of it later on."""
     usage: Usage | None = Field(default=None, exclude_if=_unset)
 
     @property

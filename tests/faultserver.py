@@ -17,13 +17,14 @@ import asyncio
 import hashlib
 import json
 import re
+import signal
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from aiohttp import web
 
@@ -35,8 +36,8 @@ Behaviour = Literal[
 
 `delay` waits `FaultServer.delay` seconds and answers well; `drop` closes the connection unanswered; `429` names
 `FaultServer.retry_after`; `cut` ends the body before its end; `half_json` is a whole response whose content is half an
-object; `unfound_quote` fills every quote with words that stand nowhere; `huge` is 10 MB of text; `length` stops half
-way and says so (`finish_reason`).
+object; `unfound_quote` fills every quote with words that stand nowhere; `huge` is 10 MB of text (`FaultServer.size`);
+`length` stops half way and says so (`finish_reason`).
 """
 BEHAVIOURS: tuple[str, ...] = get_args(Behaviour)
 UNFOUND = "zyxomma quibbet vorple"
@@ -149,6 +150,9 @@ class FaultServer:
     key: str | None = None
     """The bearer token that is wanted; without it a request is a 401."""
     port: int = 0
+    size: int = HUGE
+    limit: int = 120
+    """Seconds that the block may last in a process's main thread, so that no test hangs; 0 for no limit."""
     counts: Counter[str] = field(default_factory=Counter)
     """Requests by behaviour."""
     calls: list[Call] = field(default_factory=list)
@@ -160,6 +164,7 @@ class FaultServer:
     def __post_init__(self) -> None:
         self._seen: Counter[str] = Counter()
         self._ready = threading.Event()
+        self._handler: Any = None
 
     @property
     def url(self) -> str:
@@ -169,11 +174,19 @@ class FaultServer:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._thread.start()
         assert self._ready.wait(10), "the server did not start"
+        if self.limit and threading.current_thread() is threading.main_thread():
+            self._handler = signal.signal(signal.SIGALRM, _too_long)
+            signal.alarm(self.limit)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
+        if self._handler is not None:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, self._handler)
+            self._handler = None
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join(10)
 
     async def _serve(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
@@ -233,7 +246,7 @@ class FaultServer:
         return web.json_response({"error": error}, status=status, headers=headers)
 
     def _completion(self, call: Call, behaviour: str) -> dict[str, Any]:
-        said = self.answer(call)
+        said = None if behaviour == "unfound_quote" else self.answer(call)
         if said is None:
             said = _filled(call, unfound=behaviour == "unfound_quote")
         if behaviour == "wrong_schema":
@@ -246,7 +259,7 @@ class FaultServer:
             message["tool_calls"] = [{"id": f"call_{call.number}", "type": "function", "function": function}]
         else:
             text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
-            texts = {"empty": "", "huge": "ten megabytes " * (HUGE // 14)}
+            texts = {"empty": "", "huge": "ten megabytes " * (self.size // 14)}
             message["content"] = texts.get(behaviour, text[: len(text) // 2] if half else text)
         written = len(str(message["content"])) // 4 + 1
         read = sum(len(str(m["content"])) for m in call.messages) // 4 + 1
@@ -256,6 +269,10 @@ class FaultServer:
             "choices": [{"index": 0, "message": message, "finish_reason": reason}],
             "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
         }  # fmt: skip
+
+
+def _too_long(*_: object) -> NoReturn:
+    raise TimeoutError("this took too long: something hangs")
 
 
 def _filled(call: Call, unfound: bool) -> Said:
@@ -332,7 +349,7 @@ def main() -> None:
     parser.add_argument("--latency", type=float, default=0.0)
     parser.add_argument("--port", type=int, default=0)
     args = parser.parse_args()
-    with FaultServer(latency=args.latency, port=args.port) as server:
+    with FaultServer(latency=args.latency, port=args.port, limit=0) as server:
         print(server.url, flush=True)  # noqa: T201
         sys.stdin.read()
         print(json.dumps({"requests": len(server.calls), "max_in_flight": server.max_in_flight}))  # noqa: T201

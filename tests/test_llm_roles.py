@@ -682,7 +682,7 @@ def test_a_director_and_an_actor_that_fail_are_recorded() -> None:
     async def first() -> None:
         await session.open()
         advance = await session.reply("So it fell off a cliff.")
-        assert "director: LlmFailure: the conversation cannot end before turn 12" in advance.turn.failure
+        assert "director: LlmFailure(check): the conversation cannot end before turn 12" in advance.turn.failure
         assert "actor: LlmFailure" in advance.turn.failure
         assert advance.outcome is not None
         assert advance.outcome.end == "unreachable"
