@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable
 from typing import Literal
 
-from echo_env.agents.asks import Ask, ChatMessage
-from echo_env.agents.llm import LlmClient, LlmFailure, client_of
+from echo_env.agents.llm.asks import Ask, ChatMessage
+from echo_env.agents.llm.client import LlmClient, LlmFailure, client_of
+from echo_env.agents.llm.prompting import prompt
+from echo_env.agents.llm.rolemodels import short_name
 from echo_env.agents.people import card, phrases
-from echo_env.agents.prompting import prompt
-from echo_env.agents.rolemodels import short_name
 from echo_env.agents.transcript import cut, shared_runs, talk, tokens
 from echo_env.profiles import STAGES
 from echo_env.roles import ActorProfile, ActorView, chapter_of

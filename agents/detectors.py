@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from echo_env.agents import signs, wording
-from echo_env.agents.signs import Talk, read_talk
+from echo_env.agents import wording
+from echo_env.agents.validation import signs
+from echo_env.agents.validation.signs import Talk, read_talk
 from echo_env.roles import Exchange
 from echo_env.types import Episode, Record
 

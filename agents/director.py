@@ -17,11 +17,11 @@ from typing import Annotated, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from echo_env.agents.asks import Ask, Tool
-from echo_env.agents.llm import LlmClient, client_of
+from echo_env.agents.llm.asks import Ask, Tool
+from echo_env.agents.llm.client import LlmClient, client_of
+from echo_env.agents.llm.prompting import prompt
+from echo_env.agents.llm.rolemodels import short_name
 from echo_env.agents.people import card, needs
-from echo_env.agents.prompting import prompt
-from echo_env.agents.rolemodels import short_name
 from echo_env.agents.transcript import cut, talk, told
 from echo_env.epm import norm
 from echo_env.profiles import STAGES, Line, Stage

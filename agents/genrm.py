@@ -13,9 +13,9 @@ from typing import Annotated, Literal, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from echo_env.agents.asks import Answer, Ask, ChatMessage
-from echo_env.agents.llm import LlmClient, client_of
-from echo_env.agents.prompting import Prompt, prompt
+from echo_env.agents.llm.asks import Answer, Ask, ChatMessage
+from echo_env.agents.llm.client import LlmClient, client_of
+from echo_env.agents.llm.prompting import Prompt, prompt
 from echo_env.agents.transcript import talk
 from echo_env.errors import RoleFailure
 from echo_env.rewards import ReplyView

@@ -9,10 +9,10 @@ from typing import Annotated, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from echo_env.agents.asks import Ask
-from echo_env.agents.llm import LlmClient
-from echo_env.agents.prompting import prompt
-from echo_env.agents.rolemodels import unless_set
+from echo_env.agents.llm.asks import Ask
+from echo_env.agents.llm.client import LlmClient
+from echo_env.agents.llm.prompting import prompt
+from echo_env.agents.llm.rolemodels import unless_set
 from echo_env.agents.transcript import cut
 from echo_env.errors import ConfigError
 from echo_env.profiles import Rating, iedr_deficit

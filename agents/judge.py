@@ -16,12 +16,12 @@ from typing import Annotated, Literal, cast, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from echo_env.agents.asks import Ask
 from echo_env.agents.gated import GatedJudge
-from echo_env.agents.llm import LlmClient, client_of
+from echo_env.agents.llm.asks import Ask
+from echo_env.agents.llm.client import LlmClient, client_of
+from echo_env.agents.llm.prompting import prompt
+from echo_env.agents.llm.rolemodels import short_name, unless_set
 from echo_env.agents.people import card, needs, phrases, things
-from echo_env.agents.prompting import prompt
-from echo_env.agents.rolemodels import short_name, unless_set
 from echo_env.agents.transcript import cut, shared_runs, talk
 from echo_env.roles import Exchange, JudgeView
 from echo_env.types import AXES, Axis, Evidence, Judgement, Levels

@@ -7,10 +7,10 @@ import zlib
 from collections.abc import Callable
 from hashlib import blake2b
 
-from echo_env.agents.asks import Ask, ChatMessage
-from echo_env.agents.llm import LlmClient, client_of
-from echo_env.agents.prompting import prompt
-from echo_env.agents.rolemodels import short_name
+from echo_env.agents.llm.asks import Ask, ChatMessage
+from echo_env.agents.llm.client import LlmClient, client_of
+from echo_env.agents.llm.prompting import prompt
+from echo_env.agents.llm.rolemodels import short_name
 from echo_env.roles import Observation
 
 PLAIN = "plain"

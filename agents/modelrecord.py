@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import Any
 
+from echo_env.agents.llm.config import models_config
+from echo_env.agents.llm.prompting import prompt
 from echo_env.agents.llmpolicy import PLAIN
-from echo_env.agents.modelconfig import models_config
-from echo_env.agents.prompting import prompt
 from echo_env.agents.world import ROLES
 
 _NAME = re.compile(r"(?:^|[:,])llm:([^,]+)")

@@ -16,11 +16,12 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from echo_env.agents.embedded.reviewer import EmbeddedReviewer
-from echo_env.agents.forms import at_most, fill
-from echo_env.agents.llm import LlmClient, client_of
-from echo_env.agents.modelconfig import ModelConfig
+from echo_env.agents.llm.client import LlmClient, client_of
+from echo_env.agents.llm.config import ModelConfig
+from echo_env.agents.llm.forms import at_most, fill
+from echo_env.agents.llm.prompting import prompt
+from echo_env.agents.llm.rolemodels import short_name
 from echo_env.agents.people import card, needs
-from echo_env.agents.prompting import prompt
 from echo_env.agents.rejudge import scenario_of
 from echo_env.agents.reviews import (
     Marks,
@@ -34,7 +35,6 @@ from echo_env.agents.reviews import (
     talk_digest,
     write_reviews,
 )
-from echo_env.agents.rolemodels import short_name
 from echo_env.agents.transcript import cut, talk, tokens
 from echo_env.cases import episode_case
 from echo_env.driving import waits

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 
 from pydantic import Field
 
-from echo_env.agents.llm import usage_of_all
+from echo_env.agents.llm.client import usage_of_all
 from echo_env.agents.modelrecord import recorded_models
 from echo_env.agents.replay import reopen
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed, episode_header

@@ -19,13 +19,13 @@ from typing import Annotated, Literal, cast
 from pydantic import BaseModel, BeforeValidator, Field
 
 from echo_env.agents.actor import LlmActor, shown
-from echo_env.agents.asks import ChatMessage
 from echo_env.agents.embedded.actor import EmbeddedActor
-from echo_env.agents.forms import Filled, at_most, fill
-from echo_env.agents.llm import LlmClient, client_of
+from echo_env.agents.llm.asks import ChatMessage
+from echo_env.agents.llm.client import LlmClient, client_of
+from echo_env.agents.llm.forms import Filled, at_most, fill
+from echo_env.agents.llm.prompting import prompt
+from echo_env.agents.llm.rolemodels import short_name
 from echo_env.agents.people import card, phrases
-from echo_env.agents.prompting import prompt
-from echo_env.agents.rolemodels import short_name
 from echo_env.agents.transcript import talk
 from echo_env.profiles import Persona, Situation
 from echo_env.rewards import ReplyView

@@ -14,11 +14,11 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
-from echo_env.agents.forms import Filled, at_most, fill
 from echo_env.agents.judge import digest
-from echo_env.agents.llm import LlmClient, client_of
-from echo_env.agents.prompting import prompt
-from echo_env.agents.rolemodels import short_name
+from echo_env.agents.llm.client import LlmClient, client_of
+from echo_env.agents.llm.forms import Filled, at_most, fill
+from echo_env.agents.llm.prompting import prompt
+from echo_env.agents.llm.rolemodels import short_name
 from echo_env.agents.transcript import talk
 from echo_env.errors import ConfigError, RoleFailure
 from echo_env.peer import KIND, STEPS, StepName, points, read_steps

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from echo_env.agents.embedded.language import lexicon
-from echo_env.agents.signs import ARTICLES, Talk, Turn, share, turns_of
+from echo_env.agents.validation.signs import ARTICLES, Talk, Turn, share, turns_of
 
 _KEYWORD_TEXT = """
 understand understanding valid validate feelings feeling hear heard support empathy empathize safe space honour courage

@@ -10,7 +10,7 @@ from echo_env.agents.actor import LlmActor
 from echo_env.agents.director import LlmDirector
 from echo_env.agents.gated import GatedJudge
 from echo_env.agents.judge import LlmJudge
-from echo_env.agents.llm import LlmClient, client_of
+from echo_env.agents.llm.client import LlmClient, client_of
 from echo_env.roles import Cast
 
 ROLES = ("actor", "director", "judge")

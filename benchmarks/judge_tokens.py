@@ -12,10 +12,10 @@ import asyncio
 import re
 from collections.abc import Callable
 
-from echo_env.agents.asks import Answer, Ask
 from echo_env.agents.judge import SUMMARY_WORDS, LlmJudge, Verdict
-from echo_env.agents.llm import LlmClient
-from echo_env.agents.modelconfig import models_config
+from echo_env.agents.llm.asks import Answer, Ask
+from echo_env.agents.llm.client import LlmClient
+from echo_env.agents.llm.config import models_config
 from echo_env.agents.transcript import talk
 from echo_env.errors import EchoError
 from echo_env.profiles import Scenario, get_scenario

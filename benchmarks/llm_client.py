@@ -25,10 +25,10 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from echo_env.agents.llm import Ask, ChatMessage, LlmClient
-from echo_env.agents.modelconfig import CacheConfig, ModelConfig, ModelsConfig
-from echo_env.agents.quiet import litellm
-from echo_env.agents.structured import form_of
+from echo_env.agents.llm.client import Ask, ChatMessage, LlmClient
+from echo_env.agents.llm.config import CacheConfig, ModelConfig, ModelsConfig
+from echo_env.agents.llm.quiet import litellm
+from echo_env.agents.llm.structured import form_of
 
 SERVER = Path(__file__).resolve().parents[1] / "tests" / "faultserver.py"
 LETTERS = "You read one reply of a companion and mark what it does. " * 30

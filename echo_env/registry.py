@@ -105,7 +105,7 @@ _FAMILIES: dict[str, dict[str, str]] = {
     "unifireward": {"llm": "echo_env.agents.unifireward:judge_of"},
 }
 """Names that take arguments: "ensemble:embedded,second" calls the target with what stands behind the colon, and so does
-"llm:models.yaml" or "llm:MODEL" (`agents/modelconfig.py`). The target returns what a plain name would stand for."""
+"llm:models.yaml" or "llm:MODEL" (`agents/llm/config.py`). The target returns what a plain name would stand for."""
 
 
 def register(kind: RegisteredKind, name: str, target: str) -> None:

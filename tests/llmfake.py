@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from echo_env.agents.asks import Answer, Ask, LlmFailure
-from echo_env.agents.llm import LlmClient
-from echo_env.agents.modelconfig import models_config
+from echo_env.agents.llm.asks import Answer, Ask, LlmFailure
+from echo_env.agents.llm.client import LlmClient
+from echo_env.agents.llm.config import models_config
 from echo_env.types import Usage
 
 BLOCK = re.compile(r'<data name="(\w+)">\n?(.*?)\n?</data>', re.DOTALL)

@@ -23,7 +23,7 @@ from echo_env.agents.embedded.language import read_sentence
 from echo_env.agents.embedded.openjudge import _SHARED, OpenJudge, verbatim
 from echo_env.agents.embedded.openquestions import asks
 from echo_env.agents.embedded.opentalk import is_open, open_profile, tidy
-from echo_env.agents.validate import validate
+from echo_env.agents.validation.validate import validate
 from echo_env.errors import ConfigError, RecordError, RoleFailure
 from echo_env.profiles import get_scenario
 from echo_env.roles import Exchange, JudgeView, profiles_of

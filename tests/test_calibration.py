@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from echo_env import registry
-from echo_env.agents.calibration import (
+from echo_env.agents.embedded.judge import EmbeddedJudge
+from echo_env.agents.gated import GATE
+from echo_env.agents.validation.calibration import (
     OrderSwap,
     Verdict,
     WorkPairwise,
@@ -26,8 +28,6 @@ from echo_env.agents.calibration import (
     reliability,
     repeat_agreement,
 )
-from echo_env.agents.embedded.judge import EmbeddedJudge
-from echo_env.agents.gated import GATE
 from echo_env.cli import app
 from echo_env.errors import RoleFailure
 from echo_env.profiles import get_scenario

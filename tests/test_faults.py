@@ -23,7 +23,7 @@ import yaml
 from faultserver import Call, FaultServer, always
 from llmfake import BLOCK
 
-from echo_env.agents import llm
+from echo_env.agents.llm import client as llm
 from echo_env.agents.modelrecord import recorded_models
 from echo_env.agents.rollout import RunConfig, RunResult, run
 from echo_env.build import WorldConfig
@@ -404,8 +404,8 @@ def test_a_server_that_never_answers_is_waited_for_so_long_and_no_longer(tmp_pat
 
 MEMORY = """
 import asyncio, resource, sys
-from echo_env.agents.llm import Ask, ChatMessage, LlmClient, LlmFailure
-from echo_env.agents.modelconfig import CacheConfig, ModelConfig, ModelsConfig
+from echo_env.agents.llm.client import Ask, ChatMessage, LlmClient, LlmFailure
+from echo_env.agents.llm.config import CacheConfig, ModelConfig, ModelsConfig
 model = ModelConfig(model="hosted_vllm/any", api_base=sys.argv[1], retries=0)
 client = LlmClient(ModelsConfig(default=model, cache=CacheConfig(mode="off")))
 async def ask(k):

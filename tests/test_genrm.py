@@ -23,9 +23,9 @@ from echo_env.agents.genrm import (
     empathy_of,
     process_of,
 )
-from echo_env.agents.llm import LlmClient
-from echo_env.agents.modelconfig import CacheConfig, ModelConfig, ModelsConfig
-from echo_env.agents.prompting import prompt
+from echo_env.agents.llm.client import LlmClient
+from echo_env.agents.llm.config import CacheConfig, ModelConfig, ModelsConfig
+from echo_env.agents.llm.prompting import prompt
 from echo_env.agents.scoring import ScorablePrompt, score_replies
 from echo_env.build import WorldConfig
 from echo_env.env import CompanionEnv

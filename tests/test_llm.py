@@ -19,10 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 
-from echo_env.agents import llm, quiet
-from echo_env.agents.limits import Bucket, Slots
-from echo_env.agents.llm import Answer, Ask, ChatMessage, LlmClient, LlmFailure, Tool, client_of, pause
-from echo_env.agents.modelconfig import CacheConfig, ModelConfig, ModelsConfig
+from echo_env.agents.llm import client as llm
+from echo_env.agents.llm import quiet
+from echo_env.agents.llm.client import Answer, Ask, ChatMessage, LlmClient, LlmFailure, Tool, client_of, pause
+from echo_env.agents.llm.config import CacheConfig, ModelConfig, ModelsConfig
+from echo_env.agents.llm.limits import Bucket, Slots
 from echo_env.errors import ConfigError, MissingExtra
 
 pytest.importorskip("litellm")
@@ -499,13 +500,13 @@ def test_importing_asks_nobody_and_says_nothing(tmp_path: Path) -> None:
         "import socket, sys\n"
         "def refuse(*a, **k): raise AssertionError('a network call')\n"
         "socket.socket.connect = socket.getaddrinfo = refuse\n"
-        "import echo_env.agents.llm, echo_env.agents.prompting\n"
+        "import echo_env.agents.llm.client, echo_env.agents.llm.prompting\n"
         "assert 'litellm' not in sys.modules and 'aiohttp' not in sys.modules\n"
-        "from echo_env.agents.quiet import litellm, completion\n"
+        "from echo_env.agents.llm.quiet import litellm, completion\n"
         "import os; os.environ.pop('LITELLM_LOCAL_MODEL_COST_MAP', None)\n"
         "litellm()\n"
         "import asyncio\n"
-        "from echo_env.agents.llm import Ask, ChatMessage, LlmClient, client_of\n"
+        "from echo_env.agents.llm.client import Ask, ChatMessage, LlmClient, client_of\n"
         "from echo_env.errors import ConfigError\n"
         "try: asyncio.run(client_of('gpt-5').ask(Ask('judge', (ChatMessage('user', 'x'),))))\n"
         "except ConfigError: pass\n"
@@ -543,8 +544,8 @@ def test_extra_is_passed_on(server: FaultServer) -> None:
 
 def test_a_known_price_is_counted_and_an_unknown_one_is_none(server: FaultServer) -> None:
     """gpt-4o-mini at $0.15 and $0.60 a million tokens, of LiteLLM's own map: 100 and 10 tokens cost $0.000021."""
-    from echo_env.agents.completion import _cost
-    from echo_env.agents.quiet import litellm
+    from echo_env.agents.llm.completion import _cost
+    from echo_env.agents.llm.quiet import litellm
 
     module = litellm()
     usage = module.Usage(prompt_tokens=100, completion_tokens=10, total_tokens=110)

@@ -14,10 +14,10 @@ import pytest
 from faultserver import FaultServer, always, first
 from pydantic import BaseModel
 
-from echo_env.agents import llm
-from echo_env.agents.llm import Answer, Ask, ChatMessage, LlmClient, LlmFailure, Tool
-from echo_env.agents.llmcache import AnswerFolder, key_of, request_of
-from echo_env.agents.modelconfig import CacheConfig, ModelConfig, ModelsConfig
+from echo_env.agents.llm import client as llm
+from echo_env.agents.llm.cache import AnswerFolder, key_of, request_of
+from echo_env.agents.llm.client import Answer, Ask, ChatMessage, LlmClient, LlmFailure, Tool
+from echo_env.agents.llm.config import CacheConfig, ModelConfig, ModelsConfig
 
 pytest.importorskip("litellm")
 

@@ -24,13 +24,13 @@ from faultserver import Call, FaultServer, Said
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 import echo_env  # noqa: F401  (registers the environments)
-from echo_env.agents.asks import LlmFailure
-from echo_env.agents.facets import draw
-from echo_env.agents.llm import LlmClient
-from echo_env.agents.modelconfig import models_config
+from echo_env.agents.llm.asks import LlmFailure
+from echo_env.agents.llm.client import LlmClient
+from echo_env.agents.llm.config import models_config
 from echo_env.agents.nee import panel_of, review_runs
 from echo_env.agents.rollout import RunConfig, run
 from echo_env.agents.synthesis import converse
+from echo_env.agents.synthesis.facets import draw
 from echo_env.build import WorldConfig
 from echo_env.record import RunFolder
 from echo_env.types import Turn

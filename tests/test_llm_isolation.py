@@ -11,10 +11,10 @@ from llmfake import BLOCK, FakeClient, Play, block, text_of
 from zhscenario import chinese
 
 from echo_env.agents.actor import ASSISTANT
-from echo_env.agents.asks import Ask
 from echo_env.agents.director import RUBRIC_WORDS
 from echo_env.agents.embedded.anchors import rubric
 from echo_env.agents.judge import ANCHORS
+from echo_env.agents.llm.asks import Ask
 from echo_env.agents.llmpolicy import LlmPolicy
 from echo_env.agents.sentient import SentientActor
 from echo_env.agents.world import cast

@@ -21,15 +21,15 @@ from echo_env.agents import director as directing
 from echo_env.agents import judge as judging
 from echo_env.agents import world
 from echo_env.agents.actor import LlmActor, cleaned, fault, material, shortened
-from echo_env.agents.asks import Answer, Ask, LlmFailure
 from echo_env.agents.director import LlmDirector, Story, leak
 from echo_env.agents.embedded.anchors import anchors_of
 from echo_env.agents.gated import GatedJudge
 from echo_env.agents.iedr import rate
 from echo_env.agents.judge import ANCHORS, LlmJudge, digest, found_in, levels_of, repeated, short
+from echo_env.agents.llm.asks import Answer, Ask, LlmFailure
+from echo_env.agents.llm.prompting import prompt
 from echo_env.agents.llmpolicy import LlmPolicy
 from echo_env.agents.people import phrases
-from echo_env.agents.prompting import prompt
 from echo_env.agents.rollout import RunConfig, run
 from echo_env.agents.transcript import cut, told
 from echo_env.build import WorldConfig, build_judge, build_policy, build_session

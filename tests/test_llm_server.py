@@ -17,17 +17,17 @@ from llmserver import VENV, VllmServer
 
 from echo_env.agents.actor import LlmActor
 from echo_env.agents.director import LlmDirector
-from echo_env.agents.facets import Plan, draw
 from echo_env.agents.genrm import EmpathyJudge, HumanlikeJudge
 from echo_env.agents.iedr import rate
 from echo_env.agents.judge import LlmJudge
-from echo_env.agents.llm import LlmClient, LlmFailure, client_of
+from echo_env.agents.llm.client import LlmClient, LlmFailure, client_of
 from echo_env.agents.llmpolicy import LlmPolicy
 from echo_env.agents.nee import LlmReviewer
 from echo_env.agents.rollout import RunConfig, run
 from echo_env.agents.sentient import SentientJudge
 from echo_env.agents.smollm2 import smollm2_folder
 from echo_env.agents.synthesis import converse
+from echo_env.agents.synthesis.facets import Plan, draw
 from echo_env.agents.unifireward import UnifiReward
 from echo_env.build import WorldConfig
 from echo_env.driving import drive

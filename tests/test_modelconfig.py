@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from echo_env.agents.modelconfig import ModelConfig, models_config
+from echo_env.agents.llm.config import ModelConfig, models_config
 from echo_env.errors import ConfigError
 
 KEY = "sk-proj-0123456789abcdefABCDEF"

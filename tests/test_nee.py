@@ -13,12 +13,12 @@ from llmfake import FakeClient, Said, block, text_of
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from echo_env.agents.asks import Answer, Ask, LlmFailure
 from echo_env.agents.embedded.reviewer import EmbeddedReviewer, naturalness
-from echo_env.agents.llm import LlmClient
-from echo_env.agents.modelconfig import ModelConfig
+from echo_env.agents.llm.asks import Answer, Ask, LlmFailure
+from echo_env.agents.llm.client import LlmClient
+from echo_env.agents.llm.config import ModelConfig
+from echo_env.agents.llm.prompting import prompt
 from echo_env.agents.nee import MOST, LlmReviewer, Progress, Review, panel_of, review_of, review_runs
-from echo_env.agents.prompting import prompt
 from echo_env.agents.reviews import FILE, Marks, NeeReview, Reviewed, read_reviews, sum_up, write_reviews
 from echo_env.agents.rollout import RunConfig, run
 from echo_env.build import WorldConfig

@@ -20,7 +20,7 @@ from faultserver import FaultServer
 
 from echo_env import cli
 from echo_env.agents.human import printable, read_reply
-from echo_env.cli_play import _styled
+from echo_env.cli.play import _styled
 from echo_env.profiles import data_root
 from echo_env.record import RunFolder, read_episode
 

@@ -20,20 +20,20 @@ import pytest
 from llmfake import BLOCK, FakeClient, Said, text_of
 
 from echo_env.agents.actor import LlmActor
-from echo_env.agents.asks import Ask, ChatMessage
 from echo_env.agents.director import RUBRIC_WORDS, LlmDirector
-from echo_env.agents.facets import Plan, draw
 from echo_env.agents.genrm import EmpathyJudge, HumanlikeJudge
 from echo_env.agents.iedr import rate
 from echo_env.agents.judge import ANCHORS, LlmJudge
+from echo_env.agents.llm.asks import Ask, ChatMessage
+from echo_env.agents.llm.prompting import prompt
+from echo_env.agents.llm.structured import form_of, worded
 from echo_env.agents.llmpolicy import PLAIN, LlmPolicy
 from echo_env.agents.nee import LlmReviewer
 from echo_env.agents.people import phrases
 from echo_env.agents.policy import chat_of, system_prompt
-from echo_env.agents.prompting import prompt
 from echo_env.agents.sentient import SentientActor, SentientJudge, feeling
-from echo_env.agents.structured import form_of, worded
 from echo_env.agents.synthesis import converse
+from echo_env.agents.synthesis.facets import Plan, draw
 from echo_env.agents.unifireward import UnifiReward
 from echo_env.profiles import IEDR_ITEMS, Scenario, get_scenario
 from echo_env.recipes import Reference, observed

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo_env.agents.asks import ChatMessage
-from echo_env.agents.prompting import data_block, prompt, read_prompt
+from echo_env.agents.llm.asks import ChatMessage
+from echo_env.agents.llm.prompting import data_block, prompt, read_prompt
 from echo_env.errors import ConfigError
 
 TEXT = """---

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from echo_env.agents.actorcheck import PATIENCE, SameReply, actor_maker, play, policy_row
-from echo_env.agents.actorprobes import (
+from echo_env.agents.embedded.answers import place_of
+from echo_env.agents.validation.actorcheck import PATIENCE, SameReply, actor_maker, play, policy_row
+from echo_env.agents.validation.actorprobes import (
     Question,
     answered,
     asked_rows,
@@ -21,8 +22,7 @@ from echo_env.agents.actorprobes import (
     questions_for,
     reacted_row,
 )
-from echo_env.agents.actorreport import CheckConfig, check_actor
-from echo_env.agents.embedded.answers import place_of
+from echo_env.agents.validation.actorreport import CheckConfig, check_actor
 from echo_env.cli import app
 from echo_env.errors import ConfigError, RecordError
 from echo_env.profiles import benchmark, data_root, get_scenario, scenario_ids

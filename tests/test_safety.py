@@ -19,7 +19,7 @@ from echo_env.agents.embedded.judge import EmbeddedJudge
 from echo_env.agents.gated import GatedJudge
 from echo_env.agents.rollout import RunConfig, run
 from echo_env.agents.safety import CRISES, SafetyGate, Side, gate
-from echo_env.agents.safety_rates import exact_interval, labelled, rates
+from echo_env.agents.validation.safety_rates import exact_interval, labelled, rates
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed
 from echo_env.errors import ScenarioError
 from echo_env.profiles import benchmark, get_scenario

@@ -26,7 +26,7 @@ from echo_env.agents.embedded.judge import EmbeddedJudge
 from echo_env.agents.embedded.ledger import story_of
 from echo_env.agents.embedded.minilm import MiniLM, gelu, minilm_folder
 from echo_env.agents.embedded.second import SecondJudge
-from echo_env.agents.ranking import RankConfig, _rank_correlation, rank
+from echo_env.agents.validation.ranking import RankConfig, _rank_correlation, rank
 from echo_env.errors import ConfigError, ScenarioError
 from echo_env.profiles import data_root, get_scenario
 from echo_env.roles import Exchange, Judge, JudgeView, profiles_of

@@ -10,9 +10,18 @@ import pytest
 from typer.testing import CliRunner
 
 from echo_env import cli
-from echo_env.agents import sensitivity
 from echo_env.agents.safety import gate
-from echo_env.agents.sensitivity import Case, halves, measure, prefix, replies, shares, switched, user_messages
+from echo_env.agents.validation import sensitivity
+from echo_env.agents.validation.sensitivity import (
+    Case,
+    halves,
+    measure,
+    prefix,
+    replies,
+    shares,
+    switched,
+    user_messages,
+)
 from echo_env.errors import ConfigError, ScenarioError
 from echo_env.profiles import benchmark, data_root, get_scenario
 from echo_env.roles import JudgeView, profiles_of

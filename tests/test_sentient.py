@@ -13,13 +13,13 @@ from llmfake import FakeClient, Said, block, text_of
 from pydantic import ValidationError
 from zhscenario import chinese
 
-from echo_env.agents.asks import Ask, LlmFailure
 from echo_env.agents.embedded import EmbeddedActor, EmbeddedDirector
 from echo_env.agents.embedded import cast as embedded_cast
 from echo_env.agents.embedded.sentient import EmbeddedSentience
 from echo_env.agents.gated import embedded as embedded_judge
-from echo_env.agents.llmcache import key_of, request_of
-from echo_env.agents.prompting import prompt
+from echo_env.agents.llm.asks import Ask, LlmFailure
+from echo_env.agents.llm.cache import key_of, request_of
+from echo_env.agents.llm.prompting import prompt
 from echo_env.agents.replay import reopen
 from echo_env.agents.sentient import Plan, SentientActor, SentientJudge
 from echo_env.build import WorldConfig, build_policy, build_session, episode_header, recipe_of

@@ -28,11 +28,11 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 pytest.importorskip("prometheus_client", reason="the extra `serve` is not installed")
 
-from echo_env.agents.labels import label_of, prompt_of, reply_in
 from echo_env.agents.scoring import ScorablePrompt, score_replies
 from echo_env.agents.service import ServiceConfig
-from echo_env.agents.serviceapp import limits_of, server_of
-from echo_env.agents.serviceguard import is_loopback
+from echo_env.agents.service.app import limits_of, server_of
+from echo_env.agents.service.guard import is_loopback
+from echo_env.agents.service.labels import label_of, prompt_of, reply_in
 from echo_env.build import WorldConfig, build_policy, build_session
 from echo_env.cli import app
 from echo_env.driving import run_now
@@ -547,7 +547,7 @@ def test_requests_are_counted_by_known_routes_alone(scripted: Client) -> None:
 
 
 def test_what_models_took_is_shown_by_role(scripted: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    from echo_env.agents import llm
+    from echo_env.agents.llm import client as llm
 
     client = llm.LlmClient(llm.models_config("hosted_vllm/any@http://127.0.0.1:1"))
     client._tally.spent("judge", Usage(calls=2, prompt_tokens=30, completion_tokens=5, cost=0.25))

@@ -22,13 +22,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo_env import cli
-from echo_env.agents import recorded, synthesis
-from echo_env.agents.asks import Answer, Ask, LlmFailure
-from echo_env.agents.conversations import Conversation, ConversationFile, Progress, write_all
-from echo_env.agents.estimate import Estimate, estimate, price_of, tokens_of
-from echo_env.agents.facets import draw, facets
-from echo_env.agents.llm import LlmClient
-from echo_env.agents.modelconfig import ModelConfig, models_config
+from echo_env.agents import synthesis
+from echo_env.agents.llm.asks import Answer, Ask, LlmFailure
+from echo_env.agents.llm.client import LlmClient
+from echo_env.agents.llm.config import ModelConfig, models_config
+from echo_env.agents.synthesis import recorded
+from echo_env.agents.synthesis.conversations import Conversation, ConversationFile, Progress, write_all
+from echo_env.agents.synthesis.estimate import Estimate, estimate, price_of, tokens_of
+from echo_env.agents.synthesis.facets import draw, facets
 from echo_env.errors import ConfigError, RecordError
 from echo_env.profiles import get_scenario
 from echo_env.types import Usage

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from llmfake import FakeClient, Said, block, text_of
 from zhscenario import chinese
 
-from echo_env.agents.asks import Ask, LlmFailure
 from echo_env.agents.embedded.reasoned import Reasoned
 from echo_env.agents.embedded.skilled import Skilled
 from echo_env.agents.embedded.steps import EmbeddedSteps
-from echo_env.agents.prompting import prompt
+from echo_env.agents.llm.asks import Ask, LlmFailure
+from echo_env.agents.llm.prompting import prompt
 from echo_env.agents.unifireward import UnifiReward, comes_first
 from echo_env.build import WorldConfig, build_session, recipe_of
 from echo_env.errors import ConfigError, RoleFailure
