@@ -6,6 +6,6 @@ from echo_env.agents.llm.config import ModelConfig, ModelsConfig, models_config
 from echo_env.agents.llm.prompting import Prompt, prompt
 
 __all__ = [
-    "Answer", "Ask", "ChatMessage", "LlmClient", "LlmFailure", "ModelConfig", "ModelsConfig", "Prompt", "Tool", "client_of",
-    "models_config", "prompt",
+    "Answer", "Ask", "ChatMessage", "LlmClient", "LlmFailure", "ModelConfig", "ModelsConfig", "Prompt", "Tool",
+    "client_of", "models_config", "prompt",
 ]  # fmt: skip
