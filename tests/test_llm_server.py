@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,10 +23,8 @@ from echo_env.agents.llm.client import LlmClient, LlmFailure, client_of
 from echo_env.agents.llmpolicy import LlmPolicy
 from echo_env.agents.nee import LlmReviewer
 from echo_env.agents.rollout import RunConfig, run
-from echo_env.agents.sentient import SentientJudge
+from echo_env.agents.sentient import SentientActor
 from echo_env.agents.smollm2 import smollm2_folder
-from echo_env.agents.synthesis import converse
-from echo_env.agents.synthesis.facets import Plan, draw
 from echo_env.agents.unifireward import UnifiReward
 from echo_env.build import WorldConfig
 from echo_env.driving import drive
@@ -66,8 +63,6 @@ def models(server: VllmServer, tmp_path_factory: pytest.TempPathFactory) -> Path
         "  director: {max_tokens: 240}\n"
         "  actor: {max_tokens: 48}\n"
         "  policy: {max_tokens: 32}\n"
-        "  companion: {max_tokens: 32}\n"
-        "  user: {max_tokens: 32}\n"
         "cache: {mode: auto, folder: cassette}\n"
     )
     return file
@@ -91,12 +86,6 @@ VIEW = ReplyView(
 )
 
 
-def short_plan() -> Plan:
-    """A conversation of three exchanges at most, to be synthesized."""
-    plan = draw("en", 0, 0)
-    return replace(plan, length=plan.length.model_copy(update={"exchanges": (2, 3)}))
-
-
 def requests(client: LlmClient) -> dict[str, Coroutine[Any, Any, object]]:
     """A real request of every role, by the name it asks under."""
     view = DirectorView(SCENARIO, (EXCHANGE,), SCENARIO.p0, (None,), (None,), 12)
@@ -118,9 +107,8 @@ def requests(client: LlmClient) -> dict[str, Coroutine[Any, Any, object]]:
         "empathy": EmpathyJudge(client).verdict(VIEW),
         "iedr": rate(client, SCENARIO.situation.summary, "en"),
         "nee": LlmReviewer(client, client.models.of("nee")).review(episode, JUDGE),
-        "sentient": SentientJudge(client).verdict(VIEW),
+        "sentient": SentientActor(client).speak(ActorView(ACTOR, (EXCHANGE,), Cue("flow"))),
         "unifireward": UnifiReward(client).verdict(VIEW),
-        "companion": converse(client, short_plan()),
     }
 
 
@@ -138,7 +126,6 @@ def asked(models: Path) -> dict[str, object]:
 
 ROLES = (
     "judge", "director", "actor", "policy", "humanlike", "empathy", "iedr", "nee", "sentient", "unifireward",
-    "companion", "user",
 )  # fmt: skip
 
 
