@@ -19,7 +19,7 @@ from echo_env.build import CHAT_TURNS, WorldConfig, build_policy, build_session,
 from echo_env.driving import run_now
 from echo_env.env import CompanionEnv
 from echo_env.errors import ConfigError, ScenarioError
-from echo_env.profiles import benchmark, get_scenario, load_scenario, scenario_ids
+from echo_env.profiles import benchmark, data_root, get_scenario, load_scenario, scenario_ids
 from echo_env.report import collect, to_csv, to_json, write_html
 from echo_env.rewards import group_rewards
 from echo_env.roles import JudgeView
@@ -91,7 +91,7 @@ def test_lines_are_short_and_share_a_word_with_what_they_are_about(name: str) ->
     ],
 )
 def test_needs_and_ratings_go_with_a_deficit(tmp_path: Path, changed: dict[str, object], told: str) -> None:
-    data = read_yaml(Path(cli.__file__).resolve().parent.parent / "sim_profiles" / "chitchat" / "chitchat-01.yaml")
+    data = read_yaml(data_root() / "chitchat" / "chitchat-01.yaml")
     file = tmp_path / "x.yaml"
     file.write_text(json.dumps(data | changed))
     with pytest.raises(ScenarioError, match=told):

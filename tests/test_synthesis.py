@@ -58,7 +58,7 @@ def models_file(folder: Path, server: FaultServer, *, retries: int = 2, mode: st
 
 @pytest.fixture(autouse=True)
 def _no_long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("echo_env.agents.llm.FIRST_WAIT", 0.002)
+    monkeypatch.setattr("echo_env.agents.llm.client.FIRST_WAIT", 0.002)
 
 
 @pytest.fixture
