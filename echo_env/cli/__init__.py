@@ -9,9 +9,10 @@ from __future__ import annotations
 import gc
 import json
 import sys
+import warnings
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -65,11 +66,24 @@ class Format(StrEnum):
 
 def main() -> None:
     """Run the command line."""
+    warnings.showwarning = _warn
     try:
         app()
     except EchoError as e:
         sys.stderr.write(f"error: {e}\n")
         sys.exit(1)
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Tell a user what is odd, and not where in the code it was noticed."""
+    sys.stderr.write(f"warning: {message}\n")
 
 
 def _echo_version(value: bool) -> None:
