@@ -36,10 +36,10 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def _cut(value: object) -> object:
-    return value[:600] if isinstance(value, str) else value
+    return value[:240] if isinstance(value, str) else value
 
 
-Said = Annotated[str, BeforeValidator(_cut), Field(max_length=600)]
+Said = Annotated[str, BeforeValidator(_cut), Field(max_length=240)]
 
 
 class HumanlikeAnswer(BaseModel):
