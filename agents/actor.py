@@ -14,7 +14,7 @@ from typing import Literal
 from echo_env.agents.llm.asks import Ask, ChatMessage
 from echo_env.agents.llm.client import LlmClient, LlmFailure, client_of
 from echo_env.agents.llm.prompting import prompt
-from echo_env.agents.llm.rolemodels import short_name
+from echo_env.agents.llm.rolemodels import short_name, unless_set
 from echo_env.agents.people import card, phrases
 from echo_env.agents.transcript import cut, shared_runs, talk, tokens
 from echo_env.profiles import STAGES
@@ -48,6 +48,7 @@ class LlmActor:
     def __init__(self, client: LlmClient, seed: int = 0) -> None:
         self.id = f"llm:{short_name(client.models.of('actor'))}+actor-{prompt('actor', 'en').version}"
         self._client, self._seed = client, seed
+        self._max_tokens = unless_set(client.models.of("actor"), "max_tokens", MAX_TOKENS)
 
     async def speak(self, view: ActorView) -> str:
         """Return the person's next message.
@@ -78,7 +79,7 @@ class LlmActor:
                 messages=messages,
                 prompt=prompt(self.written, view.profile.language).key,
                 seed=(self._seed + len(view.history)) % 2**31,
-                max_tokens=MAX_TOKENS,
+                max_tokens=self._max_tokens,
                 may_be_cut=True,
             )
         )

@@ -38,6 +38,8 @@ pytestmark = pytest.mark.llm_server
 T = TypeVar("T")
 SCENARIO = get_scenario("career-04")
 ACTOR, JUDGE = profiles_of(SCENARIO)
+SPOKEN = "(I|It|That|We|My|You) [a-z ',]{24,140}[.]"
+"""What the server lets the actor say. Left to itself so small a model recites its instructions, which is refused."""
 EXCHANGE = Exchange(
     "The chef called me kitchen furniture in front of everyone.",
     "That was humiliating, and you still finished the service. What would you have wanted him to see?",
@@ -59,9 +61,9 @@ def models(server: VllmServer, tmp_path_factory: pytest.TempPathFactory) -> Path
     file.write_text(
         f"default: {{model: hosted_vllm/smollm2-135m, api_base: '{server.url}', timeout: 900, max_tokens: 1500}}\n"
         "roles:\n"
-        "  judge: {max_tokens: 320}\n"
+        "  judge: {max_tokens: 400}\n"
         "  director: {max_tokens: 240}\n"
-        "  actor: {max_tokens: 48}\n"
+        f"  actor: {{max_tokens: 64, extra: {{extra_body: {{structured_outputs: {{regex: \"{SPOKEN}\"}}}}}}}}\n"
         "  policy: {max_tokens: 32}\n"
         "cache: {mode: auto, folder: cassette}\n"
     )
