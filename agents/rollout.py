@@ -7,7 +7,7 @@ conversation runs by itself, `batch` of them at a time, so that one that waits f
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -103,6 +103,8 @@ class RunResult:
     """One line for each conversation that could not be played on."""
     usage: dict[str, RoleUsage] = field(default_factory=dict)
     """What language models took in this call, by role; `RunFolder.usage` holds it for all calls."""
+    gaps: dict[str, int] = field(default_factory=dict)
+    """Why turns of this call lack a judgement, verdict or direction -> how many turns."""
 
 
 def run(
@@ -134,6 +136,7 @@ def run(
     models = recorded_models(settings, sorted({s.language for s in scenarios}))
     header = new_header(settings, {s.id: s.digest for s in scenarios}, models)
     player = policy or build_policy(config.policy, config.seed, config.policy_options)
+    build_session(config.world, scenarios[0], config.seed)  # a wrong name is told before there is a folder in the way
     folder.create(header, resume=resume, overwrite=overwrite)
     with folder.locked():
         before = usage_of_all()
@@ -146,8 +149,12 @@ def run(
 
 
 def folder_name(policy: str) -> str:
-    """Return the name under which a policy's run is stored: the last part of a path, odd characters replaced."""
-    name = Path(policy).name if "/" in policy else policy
+    """Return the name under which a policy's run is stored.
+
+    The last part of a path or of a model's name (without its server's URL), odd characters replaced.
+    """
+    name = policy.partition("@http")[0] if policy.startswith("llm:") else policy
+    name = Path(name).name if "/" in name else name
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name) or "policy"
 
 
@@ -166,6 +173,7 @@ class _Runner:
         self.config, self.folder, self.policy, self.tell = config, folder, policy, tell
         self.done = self.turns = self.successes = 0
         self.failures: list[str] = []
+        self.gaps: Counter[str] = Counter()
 
     async def play(self, scenarios: list[Scenario]) -> RunResult:
         waiting = deque((s, k) for s in scenarios for k in range(self.config.episodes))
@@ -175,7 +183,7 @@ class _Runner:
         else:
             live = 1 if getattr(self.policy, "alone", False) else self.config.batch
             await all_or_none([self._one_by_one(waiting) for _ in range(min(live, self.total))])
-        return RunResult(self.folder, self._progress(), tuple(self.failures))
+        return RunResult(self.folder, self._progress(), tuple(self.failures), gaps=dict(self.gaps))
 
     def _progress(self) -> Progress:
         return Progress(self.done, self.total, self.turns, self.successes, len(self.failures))
@@ -263,6 +271,8 @@ class _Runner:
         advance = await live.session.reply(reply)
         live.writer.append(advance.turn)
         self.turns += 1
+        if advance.turn.failure:
+            self.gaps[advance.turn.failure] += 1
         if advance.outcome is not None:
             self._finish(live, advance.outcome)
         self.tell(self._progress())
@@ -276,7 +286,8 @@ class _Runner:
     def _fail(self, live: _Live, error: EchoError) -> None:
         live.writer.close()
         self.done += 1
-        self.failures.append(f"{live.session.scenario.id}: {error.message}")
+        hint = f" ({error.hint})" if error.hint else ""
+        self.failures.append(f"{live.session.scenario.id}: {error.message}{hint}")
         self.tell(self._progress())
 
 

@@ -126,6 +126,10 @@ def policy_maker(name: str) -> Callable[..., Policy]:
     if name not in registry.names("policy") and Path(name).is_dir():
         local_model = cast("Callable[..., Policy]", registry.load("echo_env.agents.policy:local_model"))
         return lambda **options: local_model(name, **options)
+    if "/" in name and ":" not in name:
+        raise ConfigError(
+            f"there is no folder '{name}'", "a policy is a name (echo-env list policy), a folder or llm:..."
+        )
     return cast("Callable[..., Policy]", registry.resolve("policy", name))
 
 

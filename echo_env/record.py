@@ -285,7 +285,8 @@ class RunFolder:
             changed = _differences(old, header)
             if changed:
                 raise RecordError(
-                    f"{self.path} holds another run; different: {', '.join(changed)}", "use another --out"
+                    f"{self.path} holds another run; different: {', '.join(changed)}",
+                    "use another folder, or the same settings",
                 )
             return old
         self._write("run.json", header.model_dump_json(indent=1))
@@ -378,7 +379,7 @@ def _answering(models: Any) -> Any:
 
 
 def _differences(old: RunHeader, new: RunHeader) -> list[str]:
-    changed = [k for k in sorted({*old.config, *new.config}) if old.config.get(k) != new.config.get(k)]
+    changed = _changed(old.config, new.config)
     if old.scenarios != new.scenarios:
         changed.append("scenarios")
     if _answering(old.models) != _answering(new.models):
@@ -386,6 +387,18 @@ def _differences(old: RunHeader, new: RunHeader) -> list[str]:
     if old.echo_env != new.echo_env:
         changed.append(f"echo-env {old.echo_env} -> {new.echo_env}")
     return changed
+
+
+def _changed(old: dict[str, Any], new: dict[str, Any], within: str = "") -> list[str]:
+    """Return the settings that differ: `seed`, `world.max_turns`."""
+    found: list[str] = []
+    for key in sorted({*old, *new}):
+        one, other = old.get(key), new.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            found += _changed(one, other, f"{within}{key}.")
+        elif one != other:
+            found.append(f"{within}{key}")
+    return found
 
 
 def find_runs(root: Path) -> list[RunFolder]:

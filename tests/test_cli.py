@@ -39,6 +39,12 @@ class Slow(Skilled):
         time.sleep(0.02)
         return await super().respond(observation)
 
+class Unkeyed:
+    id, rubric = "unkeyed", "none"
+    def __init__(self, *args, **kwargs): pass
+    async def judge(self, *args, **kwargs):
+        raise RoleFailure("no key")
+
 class Broken(Skilled):
     id = "broken"
     async def respond(self, observation):
@@ -221,6 +227,26 @@ def test_run_tells_results_on_stdout_and_progress_on_stderr(echo: Run, tmp_path:
     assert done.code == 0
     assert re.fullmatch(r"template: 1 of 1 [^\n]*, 0 succeeded  [^\n]*template\n", done.out)
     assert "\x1b" not in done.out
+
+
+def test_a_mistyped_name_leaves_no_folder_in_the_way(echo: Run, tmp_path: Path) -> None:
+    command = ("run", "--policy", "template", "--limit", 1, "--max-turns", 1, "--out", tmp_path / "runs")
+    for wrong in (("--recipe", "epn"), ("--judge", "nobody"), ("--backend", "nowhere")):
+        assert echo(*command, *wrong).code == 1
+        assert not (tmp_path / "runs").exists()
+    assert echo(*command).code == 0
+    path = echo("run", "--policy", "path/to/model", "--out", tmp_path / "runs")
+    assert re.search(r"^error: there is no folder 'path/to/model'\n  hint: ", path.err, re.M)
+
+
+def test_a_run_tells_why_its_turns_were_not_judged(echo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slowpolicy.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    command = ("run", "--policy", "template", "--limit", 1, "--max-turns", 2, "--out", tmp_path)
+    done = echo(*command, "--judge", "slowpolicy:Unkeyed")
+    assert "2 of 2 turns lack a judgement, verdict or direction; most often  judge: " in done.err
+    assert "no key" in done.err
+    assert "turns lack" not in echo(*command, "--overwrite").err
 
 
 def test_a_run_that_is_there_is_refused_resumed_or_overwritten(echo: Run, tmp_path: Path) -> None:

@@ -485,6 +485,20 @@ def test_a_key_that_is_not_set_is_asked_for(server: FaultServer, monkeypatch: py
 # ---- LiteLLM -------------------------------------------------------------------------------------------------------
 
 
+def test_without_litellm_a_judge_is_refused_before_the_first_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "litellm", raising=False)
+    monkeypatch.setattr(llm, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"echo-env\[llm\]"):
+        llm.client_of("gpt-5")
+    replayed = ModelsConfig(default=ModelConfig(model="gpt-5"), cache=CacheConfig(mode="replay"))
+    llm.client_of(replayed)  # whose answers are all there
+
+
+def test_a_model_without_a_provider_is_told_in_our_words() -> None:
+    config = ModelsConfig(default=ModelConfig(model="no-such-model", retries=0), cache=CacheConfig(mode="off"))
+    assert "write PROVIDER/MODEL" in failed(LlmClient(config), ask()).message
+
+
 def test_without_litellm_the_install_line_is_named(server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
     quiet.litellm.cache_clear()
     monkeypatch.setitem(sys.modules, "litellm", None)

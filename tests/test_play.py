@@ -386,7 +386,7 @@ def test_recorded_talks_add_up_and_can_be_scored_and_judged_anew(echo: Echo, tmp
         assert "3 episodes" in done.out
     done = echo("play", "--scenario", "health-04", "--save", "runs", "--judge", "deaf", said=b"Oh.\n")
     assert done.code == 1, "another world is another run"
-    assert "holds another run; different: world" in done.err
+    assert "holds another run; different: world.judge" in done.err
 
 
 def test_a_watched_policy_is_recorded_as_a_run_would(echo: Echo, tmp_path: Path) -> None:

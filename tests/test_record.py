@@ -482,8 +482,8 @@ def test_a_run_folder_is_refused_without_a_flag(tmp_path: Path) -> None:
     [
         ({"seed": 1}, "seed"),
         ({"people": 3}, "limit"),
-        ({"turns": 9}, "world"),
-        ({"policy_options": {"seed_": 1}}, "policy_options"),
+        ({"turns": 9}, "world.max_turns"),
+        ({"policy_options": {"seed_": 1}}, "policy_options.seed_"),
         ({"scenarios": ("family-01",)}, "scenarios"),
         ({"episodes": 2}, "episodes"),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from echo_env.agents.embedded.skilled import Skilled
-from echo_env.agents.rollout import RunConfig, RunResult, run
+from echo_env.agents.rollout import RunConfig, RunResult, folder_name, run
 from echo_env.build import WorldConfig, conversation_seed
 from echo_env.driving import run_now
 from echo_env.errors import ConfigError
@@ -52,7 +52,7 @@ def episode_files(result: RunResult) -> dict[str, Path]:
 def test_the_one_at_fault_fails_alone_and_the_others_finish_as_without_it(tmp_path: Path) -> None:
     policy = Batched(TOO_LONG)
     broken = play(tmp_path / "broken", policy)
-    assert broken.failures == (f"{AT_FAULT}: the conversation takes 5000 tokens",)
+    assert broken.failures == (f"{AT_FAULT}: the conversation takes 5000 tokens (raise max_context)",)
     assert (broken.progress.done, broken.progress.total, broken.progress.failed) == (4, 4, 1)
     assert policy.asked == [4, 4, 4, 1, 1, 1, 1, 3]  # one by one where the batch was refused, and then never again
 
@@ -79,3 +79,17 @@ def test_a_conversation_on_its_own_is_not_asked_twice(tmp_path: Path) -> None:
 def test_what_is_no_error_of_ours_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         play(tmp_path, Batched(ZeroDivisionError("a bug")))
+
+
+@pytest.mark.parametrize(
+    ("policy", "folder"),
+    [
+        ("skilled", "skilled"),
+        ("models/qwen", "qwen"),
+        ("llm:gpt-5-mini", "llm-gpt-5-mini"),
+        ("llm:hosted_vllm/org/A@http://127.0.0.1:8000/v1", "A"),  # not v1, where every model would meet every other
+        ("llm:here/models.yaml", "models.yaml"),
+    ],
+)
+def test_a_run_is_stored_under_its_policy(policy: str, folder: str) -> None:
+    assert folder_name(policy) == folder

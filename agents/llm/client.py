@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,6 +24,7 @@ from echo_env.agents.llm.config import ModelConfig, ModelsConfig, models_config
 from echo_env.agents.llm.limits import lane
 from echo_env.agents.llm.structured import checked, form_of, read, repair, worded
 from echo_env.agents.llm.tally import Tally
+from echo_env.errors import missing_extra
 from echo_env.types import Usage
 from echo_env.usage import RoleUsage, total
 
@@ -225,8 +228,14 @@ def client_of(name_or_config: str | ModelsConfig) -> LlmClient:
 
     Args:
         name_or_config: A configuration, or what stands behind `llm:` (`models_config`).
+
+    Raises:
+        ConfigError: The configuration cannot be read.
+        MissingExtra: LiteLLM is not installed, and not all answers are to come from the cassette.
     """
     config = models_config(name_or_config) if isinstance(name_or_config, str) else name_or_config
+    if config.cache.mode != "replay" and "litellm" not in sys.modules and find_spec("litellm") is None:
+        raise missing_extra("litellm", "llm")  # here and not at the first call, where a judge's is a recorded failure
     return _clients.setdefault(config.model_dump_json(), LlmClient(config))
 
 

@@ -138,7 +138,8 @@ async def complete(config: ModelConfig, request: Request) -> Completion | Fault:
     # outside of the handler: an error raised there would carry LiteLLM's, and with it the request and its key
     if _wants_a_key(lost, config):
         raise ConfigError(
-            f"the model '{config.model}' needs a key: {shown(lost, config)}", "name its variable in api_key_env"
+            f"the model '{config.model}' needs a key: {shown(lost, config)}",
+            "set the provider's variable, or name one in api_key_env",
         )
     return _fault(lost, config)
 
@@ -208,6 +209,9 @@ def _fault(error: Exception, config: ModelConfig) -> Fault:
         "cut": "the response ended before its end",
         "too_long": f"more than {LARGEST:,} bytes came",
     }
+    if "LLM Provider NOT provided" in str(error):
+        told = f"LiteLLM knows no model '{config.model}'; write PROVIDER/MODEL, or hosted_vllm/MODEL@URL for a server"
+        return Fault(kind, told)
     return Fault(kind, own_words.get(kind) or shown(error, config) or type(error).__name__, _retry_after(error))
 
 

@@ -124,6 +124,7 @@ def models_config(name: str) -> ModelsConfig:
     Raises:
         ConfigError: There is no such file, or it does not hold what it must.
     """
+    name = name.removeprefix("llm:")
     if name.endswith((".yaml", ".yml")):
         path = Path(name).expanduser()
         try:
@@ -158,4 +159,7 @@ def _validated(data: dict[str, Any], where: str) -> ModelsConfig:
     except ValidationError as e:
         # never the input itself: somebody may have put a key where its name belongs
         faults = [f"{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in e.errors(include_input=False)]
-    raise ConfigError(f"{where}: " + "; ".join(faults), "see docs on models files for the fields")
+    raise ConfigError(
+        f"{where}: " + "; ".join(faults),
+        "docs/models.md lists the fields; keys come from the environment, api_key_env names the variable",
+    )

@@ -108,7 +108,7 @@ def prompt_of(label: str) -> Label:
         where = ".".join(str(part)[:80] for part in first["loc"])
         raise ConfigError(
             f"no label of echo-env: {where + ': ' if where else ''}{first['msg']}"[:300],
-            "write labels with echo_env.agents.labels.label_of",
+            "write labels with echo_env.agents.service.labels.label_of",
         ) from None
 
 

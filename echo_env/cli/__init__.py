@@ -137,7 +137,8 @@ def run(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder for the runs; each policy gets its own folder in it.")],
     policy: Annotated[
-        list[str] | None, typer.Option(help="Registered name, module:attribute, or a local model folder. Repeatable.")
+        list[str] | None,
+        typer.Option(help="Registered name, module:attribute, a local model folder, or llm:... Repeatable."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; options given here win.")] = None,
     split: Annotated[str, typer.Option(help="benchmark, benchmark-zh, train, dev or chitchat.")] = "benchmark",
@@ -187,6 +188,12 @@ def run(
         typer.echo(
             f"{settings.policy}: {p.done - p.failed} of {p.total} played, {p.successes} succeeded  {result.folder.path}"
         )
+        if result.gaps:
+            count, most = sum(result.gaps.values()), max(result.gaps, key=lambda reason: result.gaps[reason])
+            typer.echo(
+                f"  {count} of {p.turns} turns lack a judgement, verdict or direction; most often  {most}",
+                err=True,
+            )
         for role, usage in result.usage.items():
             typer.echo(f"  asked as {role}: {usage.told}")
     if failed:

@@ -37,6 +37,16 @@ def nee(
     failed = sum(m.failures for m in found.models)
     if failed:
         typer.echo(f"{failed} reviews failed and are in no mean; the same command asks for them again", err=True)
+        typer.echo(f"  for example  {_reason(folder, found.panel)}", err=True)
+
+
+def _reason(folder: Path, panel: tuple[str, ...]) -> str:
+    """Return why the first review failed of those that stand beside the runs."""
+    from echo_env.agents.reviews import read_reviews
+    from echo_env.record import find_runs
+
+    reviews = (r for run in find_runs(folder) for r in read_reviews(run.path))
+    return next((f"{r.reviewer}, {r.episode}: {r.failure}" for r in reviews if r.failure and r.reviewer in panel), "")
 
 
 def _with_bar(folder: Path, models: list[str], scorer: str | None) -> NeeResult:

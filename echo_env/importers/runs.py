@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from echo_env.errors import RecordError
 from echo_env.importers.people import write_scenario
 from echo_env.profiles import Scenario
 from echo_env.record import EpisodeWriter, RunFolder, new_header
@@ -69,6 +70,8 @@ def write_run(run: ImportedRun, out: Path, *, overwrite: bool = False) -> RunFol
     folder = RunFolder(out / run.name)
     config: dict[str, Any] = {"imported": run.source}
     digests = {e.header.scenario: e.header.scenario_hash for e in run.episodes}
+    if folder.exists and not overwrite:
+        raise RecordError(f"{folder.path} holds a run already", "give --overwrite to lose it, or another --out")
     folder.create(new_header(config, digests), overwrite=overwrite)
     for scenario, notes in run.people:
         write_scenario(scenario, folder.scenarios, notes)
