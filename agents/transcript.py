@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from echo_env.agents.people import phrases
@@ -46,11 +47,12 @@ def tokens(text: str) -> list[str]:
     return _TOKEN.findall(text.lower().replace("\u2019", "'"))
 
 
-def content(text: str) -> set[str]:
+@lru_cache(maxsize=1 << 13)
+def content(text: str) -> frozenset[str]:
     """Return what a text is about: its longer words; of Chinese, its pairs of characters."""
     found = tokens(text)
     pairs = {a + b for a, b in pairwise(found) if _HAN.match(a) and _HAN.match(b)}
-    return pairs or {t for t in found if len(t) > 3} or set(found)
+    return frozenset(pairs or {t for t in found if len(t) > 3} or found)
 
 
 def told(items: Iterable[tuple[str, Line]], said: Iterable[str]) -> set[str]:
@@ -71,9 +73,11 @@ def told(items: Iterable[tuple[str, Line]], said: Iterable[str]) -> set[str]:
 
 def shared_runs(text: str, other: str, length: int = 4) -> float:
     """Return the share of a text's runs of so many words that stand in another text, 0..1; 0 for a shorter text."""
-    runs, others = _runs(tokens(text), length), _runs(tokens(other), length)
+    runs, others = _runs(text, length), _runs(other, length)
     return len(runs & others) / len(runs) if runs else 0.0
 
 
-def _runs(found: Sequence[str], length: int) -> set[tuple[str, ...]]:
-    return {tuple(found[k : k + length]) for k in range(len(found) - length + 1)}
+@lru_cache(maxsize=1 << 12)
+def _runs(text: str, length: int) -> frozenset[tuple[str, ...]]:
+    found = tokens(text)
+    return frozenset(tuple(found[k : k + length]) for k in range(len(found) - length + 1))
