@@ -38,7 +38,7 @@ pytestmark = pytest.mark.llm_server
 T = TypeVar("T")
 SCENARIO = get_scenario("career-04")
 ACTOR, JUDGE = profiles_of(SCENARIO)
-SPOKEN = "(I|It|That|We|My|You) [a-z ',]{24,140}[.]"
+SPOKEN = "(I feel|I wish|I wonder if|I keep thinking that|It hurts that) [a-z ',]{24,120}[.]"
 """What the server lets the actor say. Left to itself so small a model recites its instructions, which is refused."""
 EXCHANGE = Exchange(
     "The chef called me kitchen furniture in front of everyone.",
