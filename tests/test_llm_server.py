@@ -63,7 +63,7 @@ def models(server: VllmServer, tmp_path_factory: pytest.TempPathFactory) -> Path
         "roles:\n"
         "  judge: {max_tokens: 400}\n"
         "  director: {max_tokens: 240}\n"
-        f"  actor: {{max_tokens: 64, extra: {{extra_body: {{structured_outputs: {{regex: \"{SPOKEN}\"}}}}}}}}\n"
+        f'  actor: {{max_tokens: 64, extra: {{extra_body: {{structured_outputs: {{regex: "{SPOKEN}"}}}}}}}}\n'
         "  policy: {max_tokens: 32}\n"
         "cache: {mode: auto, folder: cassette}\n"
     )
