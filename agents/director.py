@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 
 from echo_env.agents.llm.asks import Ask, Tool
 from echo_env.agents.llm.client import LlmClient, client_of
+from echo_env.agents.llm.forms import at_most
 from echo_env.agents.llm.prompting import prompt
 from echo_env.agents.llm.rolemodels import short_name
 from echo_env.agents.people import card, needs
-from echo_env.agents.transcript import cut, talk, told
+from echo_env.agents.transcript import talk, told
 from echo_env.epm import norm
 from echo_env.profiles import STAGES, Line, Stage
 from echo_env.roles import DirectorView, chapter_of
@@ -39,15 +40,11 @@ _REASON = "One sentence on why, for the record. The actor never sees it."
 _WORDS = "One plain sentence to the actor: how to go on. No number, no axis, nothing about judging."
 
 
-def _cut(value: object) -> object:
-    return cut(value, 300) if isinstance(value, str) else value
-
-
 class Call(BaseModel):
     """What every function takes."""
 
-    reason: Annotated[str, BeforeValidator(_cut), Field(max_length=300, description=_REASON)]
-    words: Annotated[str, BeforeValidator(_cut), Field(max_length=300, description=_WORDS)]
+    reason: Annotated[str, at_most(300), Field(max_length=300, description=_REASON)]
+    words: Annotated[str, at_most(300), Field(max_length=300, description=_WORDS)]
 
 
 class RevealFragment(Call):

@@ -11,11 +11,13 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Literal, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 
-from echo_env.agents.llm.asks import Answer, Ask, ChatMessage
+from echo_env.agents.llm.asks import ChatMessage
 from echo_env.agents.llm.client import LlmClient, client_of
+from echo_env.agents.llm.forms import Filled, beginning, fill
 from echo_env.agents.llm.prompting import Prompt, prompt
+from echo_env.agents.llm.rolemodels import short_name
 from echo_env.agents.transcript import talk
 from echo_env.errors import RoleFailure
 from echo_env.rewards import ReplyView
@@ -35,11 +37,7 @@ REASONING = 3000
 M = TypeVar("M", bound=BaseModel)
 
 
-def _cut(value: object) -> object:
-    return value[:240] if isinstance(value, str) else value
-
-
-Said = Annotated[str, BeforeValidator(_cut), Field(max_length=240)]
+Said = Annotated[str, beginning(240), Field(max_length=240)]
 
 
 class HumanlikeAnswer(BaseModel):
@@ -107,13 +105,13 @@ class HumanlikeJudge:
         written = prompt(self._prompt, language)
         values = {"talk": talk(judged.history[-WINDOW:], language, LONGEST), "message": judged.exchange.user}
         messages = written.render(reply=reply, **(values if self._context else {}))
-        found, answer = await _ask(self._client, "humanlike", messages, written.key, HumanlikeAnswer)
+        filled = await _ask(self._client, "humanlike", messages, written.key, HumanlikeAnswer)
         return Verdict(
             kind="humanlike",
             judge=self.id,
-            value=float(found.label == "human"),
-            reasoning=_lines(answer, found),
-            usage=answer.usage,
+            value=float(filled.form.label == "human"),
+            reasoning=_lines(filled.form, filled.thinking),
+            usage=filled.usage,
         )
 
 
@@ -149,16 +147,17 @@ class EmpathyJudge:
         first, second = await asyncio.gather(
             self._compare(view, reply, reference), self._compare(view, reference, reply)
         )
-        won = first[0].better == "A", second[0].better == "B"
-        lost = first[0].better == "B", second[0].better == "A"
-        process = (_process(view, first[0], reply, reference) + _process(view, second[0], reference, reply)) / 2
+        one, other = first.form.better, second.form.better
+        won, lost = (one == "A", other == "B"), (one == "B", other == "A")  # the reply stands first, then second
+        process = (_process(view, first.form, reply, reference) + _process(view, second.form, reference, reply)) / 2
         agreed = won[0] == won[1] and lost[0] == lost[1]
-        told = "the orders agree" if agreed else f"the orders disagree ({first[0].better}, then {second[0].better})"
-        told = f"{told}\n\nreply first\n{_lines(first[1], first[0])}\n\nreply second\n{_lines(second[1], second[0])}"
+        told = "the orders agree" if agreed else f"the orders disagree ({one}, then {other})"
+        told += f"\n\nreply first\n{_lines(first.form, first.thinking)}"
+        told += f"\n\nreply second\n{_lines(second.form, second.thinking)}"
         parts = {"process": process, "reply_first": float(won[0]), "reply_second": float(won[1])}
-        return self._verdict(view, float(all(won)), parts, told, first[1].usage + second[1].usage)
+        return self._verdict(view, float(all(won)), parts, told, first.usage + second.usage)
 
-    async def _compare(self, view: ReplyView, a: str, b: str) -> tuple[EmpathyAnswer | CheckedEmpathyAnswer, Answer]:
+    async def _compare(self, view: ReplyView, a: str, b: str) -> Filled[EmpathyAnswer] | Filled[CheckedEmpathyAnswer]:
         judged = view.judged
         language = judged.profile.language
         written, again = prompt("empathy", language), prompt("self_correction", language)
@@ -234,39 +233,20 @@ def _occurs(quote: str, text: str) -> bool:
 
 
 async def _ask(
-    client: LlmClient,
-    role: Literal["humanlike", "empathy"],
-    messages: tuple[ChatMessage, ...],
-    key: str,
-    schema: type[M],
-) -> tuple[M, Answer]:
-    """Ask for a form; without dice, unless the models file wants some."""
-    given = client.models.of(role).model_fields_set
-    answer = await client.ask(
-        Ask(
-            role,
-            messages,
-            key,
-            schema=schema,
-            temperature=None if "temperature" in given else 0.0,
-            max_tokens=None if "max_tokens" in given else MOST_TOKENS[role],
-        )
-    )
-    if not isinstance(answer.parsed, schema):
-        raise RoleFailure(f"the {role} judge gave no {schema.__name__}")
-    return answer.parsed, answer
+    client: LlmClient, role: Literal["humanlike", "empathy"], messages: tuple[ChatMessage, ...], key: str, form: type[M]
+) -> Filled[M]:
+    return await fill(client, role, key, messages, form, max_tokens=MOST_TOKENS[role], seed=None)
 
 
-def _lines(answer: Answer, found: BaseModel) -> str:
+def _lines(form: BaseModel, thinking: str) -> str:
     """Return an answer as text, what the model thought before it first."""
-    said = "\n".join(f"{name}: {value}" for name, value in found.model_dump().items())
-    thought = answer.thinking.strip()
+    said = "\n".join(f"{name}: {value}" for name, value in form.model_dump().items())
+    thought = thinking.strip()
     return f"{thought[:REASONING]}\n{said}" if thought else said
 
 
 def _id(client: LlmClient, role: str, written: Prompt) -> str:
-    model = client.models.of(role).model.rstrip("/").rsplit("/", 1)[-1]
-    return f"llm:{model}+{written.name}-{written.version}"
+    return f"llm:{short_name(client.models.of(role))}+{written.name}-{written.version}"
 
 
 def humanlike_of(models: str) -> Callable[..., HumanlikeJudge]:
@@ -276,11 +256,7 @@ def humanlike_of(models: str) -> Callable[..., HumanlikeJudge]:
         ConfigError: There is no such models file, or it is wrong.
     """
     client = client_of(models)
-
-    def make(context: bool = True) -> HumanlikeJudge:
-        return HumanlikeJudge(client, context)
-
-    return make
+    return lambda context=True: HumanlikeJudge(client, context)
 
 
 def empathy_of(models: str) -> Callable[..., EmpathyJudge]:
@@ -290,8 +266,4 @@ def empathy_of(models: str) -> Callable[..., EmpathyJudge]:
         ConfigError: There is no such models file, or it is wrong.
     """
     client = client_of(models)
-
-    def make(self_correction: bool = False) -> EmpathyJudge:
-        return EmpathyJudge(client, self_correction)
-
-    return make
+    return lambda self_correction=False: EmpathyJudge(client, self_correction)

@@ -5,15 +5,13 @@ What comes back fits a scenario's field `iedr`; the deficit P0 follows from it b
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 
-from echo_env.agents.llm.asks import Ask
 from echo_env.agents.llm.client import LlmClient
+from echo_env.agents.llm.forms import at_most, fill
 from echo_env.agents.llm.prompting import prompt
-from echo_env.agents.llm.rolemodels import unless_set
-from echo_env.agents.transcript import cut
 from echo_env.errors import ConfigError
 from echo_env.profiles import Rating, iedr_deficit
 
@@ -21,15 +19,11 @@ LONGEST = 12_000
 """Characters of a text that are read."""
 
 
-def _cut(value: object) -> object:
-    return cut(value, 300) if isinstance(value, str) else value
-
-
 class Rated(BaseModel):
     """One item as the model rates it."""
 
     reason: Annotated[
-        str, BeforeValidator(_cut), Field(min_length=1, max_length=300, description="One sentence, from the text.")
+        str, at_most(300), Field(min_length=1, max_length=300, description="One sentence, from the text.")
     ]
     level: Literal[0, 1, 2, 3]
 
@@ -72,22 +66,13 @@ async def rate(client: LlmClient, text: str, language: str) -> dict[str, Rating]
         raise ConfigError("there is nothing to rate: the text is empty")
     if language not in ("en", "zh"):
         raise ConfigError(f"there is no prompt in the language '{language}'", "en or zh")
-    written, model = prompt("iedr", language), client.models.of("iedr")
-    ask = Ask(
-        role="iedr",
-        messages=written.render(text=text[:LONGEST]),
-        prompt=written.key,
-        schema=Ratings,
-        seed=0,
-        temperature=unless_set(model, "temperature", 0.0),
-        max_tokens=unless_set(model, "max_tokens", 1024),
-        check=_no_deficit,
-    )
-    answer = await client.ask(ask)
-    return cast(Ratings, answer.parsed).items()
+    written = prompt("iedr", language)
+    messages = written.render(text=text[:LONGEST])
+    filled = await fill(client, "iedr", written.key, messages, Ratings, check=_no_deficit, max_tokens=1024)
+    return filled.form.items()
 
 
-def _no_deficit(ratings: BaseModel) -> str:
+def _no_deficit(ratings: Ratings) -> str:
     """Say so where the ratings leave nothing to heal: such a person has no place in a scenario."""
-    deficit = iedr_deficit({item: one.level for item, one in cast(Ratings, ratings).items().items()})
+    deficit = iedr_deficit({item: one.level for item, one in ratings.items().items()})
     return "" if min(deficit) < -1 else "no axis is below -1: nothing would be left to heal; rate what the person lacks"

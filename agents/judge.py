@@ -14,11 +14,12 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Annotated, Literal, cast, get_args
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 
 from echo_env.agents.gated import GatedJudge
 from echo_env.agents.llm.asks import Ask
 from echo_env.agents.llm.client import LlmClient, client_of
+from echo_env.agents.llm.forms import at_most, beginning
 from echo_env.agents.llm.prompting import prompt
 from echo_env.agents.llm.rolemodels import short_name, unless_set
 from echo_env.agents.people import card, needs, phrases, things
@@ -55,42 +56,33 @@ AnchorId = Literal[
 ANCHORS: tuple[str, ...] = get_args(AnchorId)
 
 
-def _start(value: object) -> object:
-    """Shorten a quote that runs on: its beginning is a quote as well."""
-    return value[:300] if isinstance(value, str) else value
-
-
-def _at_most(most: int) -> BeforeValidator:
-    return BeforeValidator(lambda value: cut(value, most) if isinstance(value, str) else value)
-
-
 class Finding(BaseModel):
     """One piece of evidence, as the model gives it."""
 
-    quote: Annotated[str, BeforeValidator(_start), Field(max_length=300, description="Words of the reply, verbatim.")]
-    reason: Annotated[str, _at_most(240), Field(max_length=240, description="Why, with a fact of this person.")]
+    quote: Annotated[str, beginning(300), Field(max_length=300, description="Words of the reply, verbatim.")]
+    reason: Annotated[str, at_most(240), Field(max_length=240, description="Why, with a fact of this person.")]
     anchor: AnchorId
-    item: Annotated[str, _at_most(40), Field(max_length=40, description="Id of the thing it serves, or empty.")] = ""
+    item: Annotated[str, at_most(40), Field(max_length=40, description="Id of the thing it serves, or empty.")] = ""
 
 
 class Verdict(BaseModel):
     """What the model answers."""
 
     evidence: Annotated[tuple[Finding, ...], Field(max_length=8)]
-    summary: Annotated[str, _at_most(900), Field(max_length=900, description="The talk so far, for your next turn.")]
+    summary: Annotated[str, at_most(900), Field(max_length=900, description="The talk so far, for your next turn.")]
 
 
 class BriefFinding(Finding):
     """The same in fewer words."""
 
-    reason: Annotated[str, _at_most(80), Field(max_length=80, description="Why, with a fact of this person.")]
+    reason: Annotated[str, at_most(80), Field(max_length=80, description="Why, with a fact of this person.")]
 
 
 class BriefVerdict(Verdict):
     """What a model answers that may not say much, a small one for example: two findings at most."""
 
     evidence: Annotated[tuple[BriefFinding, ...], Field(max_length=2)]
-    summary: Annotated[str, _at_most(240), Field(max_length=240, description="The talk so far, for your next turn.")]
+    summary: Annotated[str, at_most(240), Field(max_length=240, description="The talk so far, for your next turn.")]
 
 
 BRIEF = 600

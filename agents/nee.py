@@ -99,7 +99,14 @@ class LlmReviewer:
             closing=cut(episode.outcome.closing, 400) if episode.outcome else "",
         )
         filled = await fill(
-            self._client, "nee", written, messages, Review, model=self._model, check=_undiagnosed, max_tokens=MAX_TOKENS
+            self._client,
+            "nee",
+            written.key,
+            messages,
+            Review,
+            model=self._model,
+            check=_undiagnosed,
+            max_tokens=MAX_TOKENS,
         )
         found = filled.form
         marks = Marks(found.naturalness, found.pacing, found.narrative)

@@ -113,7 +113,7 @@ async def feel(client: LlmClient, who: Sentience, history: tuple[Exchange, ...],
         emotion=f"{emotion:.0f}",
         feeling=feeling(emotion, who.language),
     )
-    return await fill(client, "sentient", written, messages, Plan)
+    return await fill(client, "sentient", written.key, messages, Plan)
 
 
 @lru_cache(maxsize=1)

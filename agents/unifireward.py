@@ -137,7 +137,7 @@ class _Sheet:
     async def _round(self, number: int, form: type[F]) -> Filled[F]:
         """Ask one round: the system's message, the rounds before with their answers, and this one's question."""
         messages = self.written.render(**self.values)[: 2 * number]
-        return await fill(self.client, "unifireward", self.written, messages, form)
+        return await fill(self.client, "unifireward", self.written.key, messages, form)
 
     def _kept(self, what: str, filled: Filled[F]) -> F:
         self.usage += filled.usage
