@@ -230,7 +230,7 @@ class _Runner:
         if recorded is not None and recorded.outcome is not None:
             self._count(recorded)
             return None
-        live = _Live(session, EpisodeWriter(path, header, resumed=recorded), seed, _seeded(self.policy, seed))
+        live = _Live(session, EpisodeWriter(path, header, resumed=recorded), seed, seeded(self.policy, seed))
         try:
             await (session.open() if recorded is None else reopen(session, recorded))
         except RoleFailure as e:
@@ -291,7 +291,7 @@ class _Runner:
         self.tell(self._progress())
 
 
-def _seeded(policy: Policy, seed: int) -> Policy:
+def seeded(policy: Policy, seed: int) -> Policy:
     """Return the policy as it samples in one conversation, where it makes a difference."""
     return policy.for_episode(seed) if isinstance(policy, SeededPolicy) else policy
 

@@ -21,7 +21,6 @@ from faultserver import FaultServer
 from echo_env import cli
 from echo_env.agents.human import printable, read_reply
 from echo_env.cli.play import _styled
-from echo_env.profiles import data_root
 from echo_env.record import RunFolder, read_episode
 
 pty = pytest.importorskip("pty", reason="no pseudo-terminals on this system")
@@ -290,8 +289,6 @@ def test_a_screen_that_lacks_signs_and_no_input_at_all(tmp_path: Path) -> None:
 
 
 def test_a_chinese_person(echo: Echo) -> None:
-    if not (data_root() / "lexicons" / "zh.yaml").exists():
-        pytest.skip("the embedded person does not speak Chinese yet")
     done = echo("play", "--split", "benchmark-zh", said="\u542c\u8d77\u6765\u4f60\u5f88\u7d2f\u3002\n".encode())
     assert done.code == 0, done.err
     assert "you: \u542c\u8d77\u6765\u4f60\u5f88\u7d2f\u3002" in done.out

@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import partial
 
 from echo_env.agents.policy import system_prompt
-from echo_env.agents.rollout import SeededPolicy
+from echo_env.agents.rollout import seeded
 from echo_env.agents.synthesis.conversations import ChatLine, Conversation, Job, Meta
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed, policy_maker
 from echo_env.errors import ConfigError
@@ -97,8 +97,7 @@ async def _play(world: WorldConfig, meeting: _Meeting) -> Conversation:
     scenario = get_scenario(meeting.person)
     own = conversation_seed(meeting.seed, meeting.person, meeting.episode)
     session, policy = build_session(world, scenario, own), build_policy(meeting.policy, meeting.seed)
-    if isinstance(policy, SeededPolicy):
-        policy = policy.for_episode(own)
+    policy = seeded(policy, own)
     observation, rewards = await session.open(), []
     while session.outcome is None:
         advance = await session.reply(await policy.respond(observation))
