@@ -20,9 +20,8 @@ from echo_env.trainers import dapo
 from echo_env.trainers.job import Job, make_job
 from echo_env.trainers.losses import DAPO, ECHO_JUDGE
 
-GROUPS = {
-    group: sorted(f.stem for f in (dapo.CONFIGS / group).glob("*.yaml")) for group in ("algo", "mode", "engine", "logger")
-}  # fmt: skip
+CHOSEN = ("algo", "mode", "engine", "logger")
+GROUPS = {group: sorted(f.stem for f in (dapo.CONFIGS / group).glob("*.yaml")) for group in CHOSEN}
 
 
 def composed(*overrides: str) -> dict[str, Any]:

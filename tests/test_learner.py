@@ -155,7 +155,7 @@ def test_padding_is_no_matter() -> None:
 
 
 def test_a_missing_reward_has_no_gradient_and_no_part_in_the_baseline() -> None:
-    given = [t for t in trajectories(groups=1, siblings=4, turns=1)]
+    given = trajectories(groups=1, siblings=4, turns=1)
     rewards = [1.0, None, 0.0, 0.0]
     given = [t.model_copy(update={"rewards": (r,)}) for t, r in zip(given, rewards, strict=True)]
     without = [t for t, r in zip(given, rewards, strict=True) if r is not None]
@@ -250,7 +250,7 @@ def test_more_steps_move_the_ratio_and_are_clipped() -> None:
 def test_an_update_makes_good_replies_likelier() -> None:
     one, given = learner(optim=Optimiser(lr=3e-3)), trajectories(groups=2, turns=1)
     batch, table = collate(given), reward_table(given)
-    best = trajectory_rewards(table) > 0.3
+    best = group_advantages(trajectory_rewards(table), table.groups_N) > 0.3
     before = one.logprobs(batch).sum(1)
     for _ in range(3):
         one.update(given)
