@@ -113,7 +113,10 @@ def main() -> None:
         if code:
             raise SystemExit(code)
 
-    task()
+    try:
+        task()
+    except KeyboardInterrupt:  # before there was anything to save, or the second one
+        raise SystemExit(130) from None
 
 
 def _told(error: EchoError) -> int:
