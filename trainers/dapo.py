@@ -50,7 +50,8 @@ def run(config: DictConfig) -> int:
     if job.engine.name == "openrlhf":
         from echo_env.trainers.openrlhf import launch
 
-        return launch.run(job)
+        code: int = launch.run(job)
+        return code
     from echo_env.trainers.local import train
 
     return 130 if train(job).reason == "interrupted" else 0
@@ -104,7 +105,6 @@ def main() -> None:
     except EchoError as e:
         raise SystemExit(_told(e)) from None
 
-    @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="dapo")
     def task(config: DictConfig) -> None:
         try:
             code = run(config)
@@ -114,7 +114,7 @@ def main() -> None:
             raise SystemExit(code)
 
     try:
-        task()
+        hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="dapo")(task)()
     except KeyboardInterrupt:  # before there was anything to save, or the second one
         raise SystemExit(130) from None
 
