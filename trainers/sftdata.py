@@ -7,7 +7,6 @@ refused, by the person's id, by the recorded split and by the scenario's digest.
 
 from __future__ import annotations
 
-import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +15,7 @@ from fractions import Fraction
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +29,10 @@ from echo_env.errors import ConfigError, EchoError, RecordError
 from echo_env.profiles import get_scenario, scenario_ids
 from echo_env.record import RunFolder
 from echo_env.scorers import get_scorer
+from echo_env.trainers.job import NEVER_TRAINED
 from echo_env.types import Episode, Message, Record
 
-MEASURED: tuple[Literal["benchmark", "benchmark-zh", "dev"], ...] = ("benchmark", "benchmark-zh", "dev")
+MEASURED = NEVER_TRAINED | {"dev"}
 """Splits that are measured on."""
 Order = Literal["shuffle", "staged"]
 
@@ -187,7 +187,7 @@ def _refuse_measured(where: str, person: str, digest: str, split: str = "") -> N
 @cache
 def _held_out() -> tuple[frozenset[str], frozenset[str]]:
     """Return ids and digests of the hand-written people that are measured on."""
-    ids = [name for split in MEASURED if split != "dev" for name in scenario_ids(split)]
+    ids = [name for split in NEVER_TRAINED for name in scenario_ids(split)]
     return frozenset(ids), frozenset(get_scenario(name).digest for name in ids)
 
 
@@ -401,6 +401,7 @@ def texts(chats: Iterable[Chat]) -> Iterator[str]:
     return (message.text for chat in chats for message in chat.messages)
 
 
-def told(record: dict[str, Any]) -> str:
-    """Return a record as one line of JSON."""
-    return json.dumps(record, ensure_ascii=False)
+def people(chats: Iterable[Chat]) -> dict[str, str]:
+    """Return the digest of each person who is ours, as the scenario stands today."""
+    names = sorted({chat.scenario for chat in chats})
+    return {name: get_scenario(name).digest for name in names if _distance(name) is not None}
