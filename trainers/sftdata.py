@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from hashlib import blake2b
@@ -383,17 +383,15 @@ def example(chat: Chat, encode: Encode, longest: int, *, everything: bool = Fals
         everything: Train on every token but the first, the user's too.
     """
     ids, mask = encode(chat.messages)
-    kept = chat
-    while len(ids) > longest and kept.turns > 1:
-        # a turn's tokens are about alike: go to where it should fit, then turn by turn
-        fitting = min(kept.turns - 1, max(1, kept.turns * longest // len(ids)))
-        kept = replace(kept, messages=kept.messages[: 2 * fitting])
-        ids, mask = encode(kept.messages)
-    if len(ids) > longest:
+    ends = [at for at, (own, next_own) in enumerate(zip(mask, [*mask[1:], False], strict=True), 1) if own > next_own]
+    fitting = [end for end in ends if end <= longest]
+    if not fitting:
         return None
+    # ids only grow with a conversation: its first turns alone are a beginning of the whole
+    ids, mask = ids[: fitting[-1]], mask[: fitting[-1]]
     if everything:
         mask = [False] + [True] * (len(ids) - 1)
-    return Example(chat.id, tuple(ids), tuple(mask), kept.turns < chat.turns)
+    return Example(chat.id, tuple(ids), tuple(mask), len(fitting) < len(ends))
 
 
 def texts(chats: Iterable[Chat]) -> Iterator[str]:
