@@ -9,6 +9,7 @@ pytest.importorskip("transformers")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from sftfiles import SHAPE, TALKS, talk  # noqa: E402
 
 from echo_env.agents.loading import load_model, stop_tokens  # noqa: E402
 from echo_env.agents.policy import local_model  # noqa: E402
@@ -16,7 +17,6 @@ from echo_env.errors import ConfigError  # noqa: E402
 from echo_env.roles import Observation  # noqa: E402
 from echo_env.trainers.chat import ChatFormat  # noqa: E402
 from echo_env.trainers.scratch import Shape, make, make_model, make_tokenizer  # noqa: E402
-from sftfiles import SHAPE, TALKS, talk  # noqa: E402
 
 TOKENIZER = make_tokenizer([text for texts in TALKS for text in texts], 400, 512)
 

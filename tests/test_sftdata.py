@@ -12,11 +12,13 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from echo_env.errors import ConfigError, RecordError  # noqa: E402
-from echo_env.profiles import get_scenario  # noqa: E402
-from echo_env.trainers.chat import ChatFormat  # noqa: E402
-from echo_env.trainers.scratch import make_tokenizer  # noqa: E402
-from echo_env.trainers.sftdata import (  # noqa: E402
+from sftfiles import TALKS, line, talk, write
+
+from echo_env.errors import ConfigError, RecordError
+from echo_env.profiles import get_scenario
+from echo_env.trainers.chat import ChatFormat
+from echo_env.trainers.scratch import make_tokenizer
+from echo_env.trainers.sftdata import (
     Chat,
     Source,
     best_of,
@@ -29,7 +31,6 @@ from echo_env.trainers.sftdata import (  # noqa: E402
     people,
     read,
 )
-from sftfiles import TALKS, line, talk, write  # noqa: E402
 
 
 def chat(name: str, texts: tuple[str, ...] = TALKS[0], **fields) -> Chat:

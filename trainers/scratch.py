@@ -9,7 +9,7 @@ break is one token, and so are the two other openings, so that a message costs t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -18,7 +18,7 @@ from echo_env.errors import ConfigError
 from echo_env.types import Record
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
 OPENINGS = tuple(f"<|im_start|>{role}\n" for role in ("system", "user", "assistant"))
 BYTES = 256
@@ -65,7 +65,7 @@ def make_tokenizer(texts: Iterable[str], vocab: int, positions: int) -> PreTrain
         show_progress=False,
     )
     core.train_from_iterator(texts, trainer)
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=core,
         eos_token=END_OF_TURN,
         pad_token=END_OF_TURN,
@@ -77,7 +77,7 @@ def make_tokenizer(texts: Iterable[str], vocab: int, positions: int) -> PreTrain
     return tokenizer
 
 
-def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
+def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> Any:
     """Return a model with random weights, the same for the same seed; the global random state is left alone.
 
     Raises:
@@ -88,7 +88,7 @@ def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> P
 
     if shape.hidden % (2 * shape.heads):
         raise ConfigError(f"{shape.heads} heads do not divide a width of {shape.hidden} into even parts")
-    end = tokenizer.convert_tokens_to_ids(END_OF_TURN)
+    end = tokenizer.eos_token_id
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=shape.hidden,
@@ -100,16 +100,14 @@ def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> P
         bos_token_id=None,
         eos_token_id=end,
         pad_token_id=end,
-        attn_implementation="sdpa",
         dtype="float32",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: PreTrainedModel = LlamaForCausalLM(config)
-    return model
+        return LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
 
 
-def make(shape: Shape, texts: Iterable[str], seed: int) -> tuple[PreTrainedTokenizerFast, PreTrainedModel]:
+def make(shape: Shape, texts: Iterable[str], seed: int) -> tuple[PreTrainedTokenizerFast, Any]:
     """Return tokenizer and model for some texts; `save_pretrained` on both makes the folder."""
     tokenizer = make_tokenizer(texts, shape.vocab, shape.positions)
     return tokenizer, make_model(shape, tokenizer, seed)

@@ -1,4 +1,12 @@
-"""Supervised fine-tuning on whole conversations: `python trainers/sft.py out=... data='[{path: ...}]'` (Echo-N1 3.1).
+"""Supervised fine-tuning on whole conversations (Echo-N1 section 3.1).
+
+    python trainers/sft.py data='[{path: talks.jsonl}]'                     a small model made from the start
+    python trainers/sft.py model=folder model.path=FOLDER sft=paper data='[{path: talks.jsonl}]'
+    python trainers/sft.py data='[{path: a.jsonl, share: 0.8}, {path: runs/b, share: 0.2}]'
+    python trainers/sft.py data='[{path: RUNS, best: 1}]'                   each person's best conversation of N
+    python trainers/sft.py name=sft resume=true data=...                    go on with runs/sft
+    python trainers/sft.py dry_run=true data=...                            tell what would be trained on
+    python trainers/sft.py --help                                           all groups and settings
 
 One sequence a conversation, all of the assistant's turns trained on, nobody else's words. The loss of an update is the
 mean over the trained tokens of all its conversations, whatever micro-batches they fall into. The run's folder is that
@@ -27,13 +35,14 @@ import torch
 from torch import Tensor
 
 from echo_env.agents.loading import load_model, stop_tokens
-from echo_env.agents.smollm2 import smollm2_folder
-from echo_env.errors import ConfigError, EchoError, RecordError
+from echo_env.errors import ConfigError, RecordError
 from echo_env.record import RunHeader, new_header
 from echo_env.trainers import checkpoints
 from echo_env.trainers.chat import ChatFormat
+from echo_env.trainers.dapo import main
 from echo_env.trainers.job import Optimiser, checked
 from echo_env.trainers.learner import Diverged, rate_at, with_adapter
+from echo_env.trainers.local import model_folder
 from echo_env.trainers.logits import Head
 from echo_env.trainers.losses import Totals, aggregate, totals
 from echo_env.trainers.runs import Run, open_logger, open_run
@@ -54,7 +63,6 @@ from echo_env.trainers.sftjob import SftJob
 from echo_env.trainers.trajectory import Batch, micro_batches
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
     from transformers import PreTrainedTokenizerBase
 
 
@@ -119,11 +127,11 @@ def _model(job: SftJob, train: Sequence[Chat], saved: Path | None) -> tuple[PreT
     """Return tokenizer and model; from a checkpoint where there is one, an adapter's base from where it always was."""
     spec = job.model
     if spec.scratch is not None and saved is None:
-        tokenizer, model = make(spec.scratch, texts(train), job.seed)
-        return tokenizer, model.to(job.device)
-    folder = smollm2_folder() if spec.path == "smollm2-135m" else Path(spec.path or "").expanduser()
-    tokenizer, model = load_model(saved if saved and not spec.lora else folder, job.device, job.threads)
-    model = model.float()
+        made, fresh = make(spec.scratch, texts(train), job.seed)
+        return made, fresh.to(job.device)
+    folder = model_folder(spec.path) if spec.path is not None else Path()
+    tokenizer, loaded = load_model(saved if saved and not spec.lora else folder, job.device, job.threads)
+    model: Any = loaded.to(torch.float32)
     if spec.lora is not None:
         return tokenizer, with_adapter(model, spec.lora, saved / "adapter" if saved else None)
     return tokenizer, model
@@ -363,28 +371,15 @@ def _line(figures: dict[str, Any], of: int) -> str:
     )
 
 
-def main() -> None:
-    """Compose the job with Hydra and run it."""
-    import hydra
-    from omegaconf import OmegaConf
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
 
-    # beside this folder in a checkout and in an installation alike
-    configs = Path(__file__).resolve().parent.parent / "configs"
 
-    @hydra.main(version_base=None, config_path=str(configs), config_name="sft")
-    def compose(config: DictConfig) -> None:
-        try:
-            settings = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-            whole = train(checked(SftJob, settings), lambda line: sys.stderr.write(f"{line}\n"))  # type: ignore[arg-type]
-        except EchoError as e:
-            sys.stderr.write(f"{e}\n")
-            sys.exit(2)
-        except KeyboardInterrupt:
-            sys.exit(130)
-        sys.exit(0 if whole else 130)
-
-    compose()
+def run(settings: dict[str, Any]) -> int:
+    """Run the job of some settings, and return the exit code."""
+    whole = train(checked(SftJob, settings), _say)
+    return 0 if whole else 130
 
 
 if __name__ == "__main__":
-    main()
+    main("sft", run)

@@ -265,7 +265,7 @@ def mix(sources: Sequence[Source], count: int | None, seed: int) -> list[Chat]:
 
 
 def _pool(source: Source) -> list[Chat]:
-    chats = read(source.path)
+    chats = sorted(read(source.path), key=lambda chat: chat.id)  # files may be written in the order of completion
     if source.policies:
         chats = [chat for chat in chats if _named(chat.companion, source.policies)]
         if not chats:
