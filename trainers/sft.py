@@ -130,8 +130,9 @@ def _model(job: SftJob, train: Sequence[Chat], saved: Path | None) -> tuple[PreT
         made, fresh = make(spec.scratch, texts(train), job.seed)
         return made, fresh.to(job.device)
     folder = model_folder(spec.path) if spec.path is not None else Path()
-    tokenizer, loaded = load_model(saved if saved and not spec.lora else folder, job.device, job.threads)
-    model: Any = loaded.to(torch.float32)
+    model: Any
+    tokenizer, model = load_model(saved if saved and not spec.lora else folder, job.device, job.threads)
+    model = model.float()
     if spec.lora is not None:
         return tokenizer, with_adapter(model, spec.lora, saved / "adapter" if saved else None)
     return tokenizer, model

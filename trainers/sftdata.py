@@ -312,7 +312,8 @@ def difficulty(chats: Sequence[Chat]) -> NDArray[np.float64]:
     turns = _ranks([chat.turns for chat in chats])
     signs = np.array([_ranks([chat.distance for chat in chats]), _ranks([_voiced(chat) for chat in chats])])
     there = ~np.isnan(signs)
-    return 0.5 * turns + 0.5 * np.where(there, signs, 0.0).sum(0) / np.maximum(there.sum(0), 1)
+    emotion: NDArray[np.float64] = np.where(there, signs, 0.0).sum(0) / np.maximum(there.sum(0), 1)
+    return 0.5 * turns + 0.5 * emotion
 
 
 def _voiced(chat: Chat) -> float:
