@@ -31,8 +31,10 @@ from echo_env.trainers.display import Display
 from echo_env.trainers.filters import has_spread
 from echo_env.trainers.job import Job, Positive, checked
 from echo_env.trainers.learner import Learner, with_adapter
+from echo_env.trainers.outcomes import Limits, Overlong, Progress, Rollout, Task
 from echo_env.trainers.redundancy import reweighed
-from echo_env.trainers.rollouts import Conversations, Limits, Overlong, Progress, Replies, Rollout, Task
+from echo_env.trainers.replies import Replies
+from echo_env.trainers.rollouts import Conversations
 from echo_env.trainers.runs import Run, open_logger, open_run
 from echo_env.trainers.sampler import Sampler
 from echo_env.trainers.tasks import Order, subjects
