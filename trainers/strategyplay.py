@@ -118,10 +118,8 @@ CYCLES = 24
 """Random cycles that the search begins with, of two to six actions, beside all constants."""
 BROOD = 4
 """Mutants tried at a time."""
-PEOPLE = 16
-"""Whom a plan is tried on while the search climbs; the same people for all, so that plans are compared in pairs."""
-FINALISTS, JURY = 3, 60
-"""How many of the best plans meet how many others of the split before one is chosen."""
+FINALISTS, JURY = 3, 4
+"""How many of the best plans meet others of the split before one is chosen, and how many times as many people."""
 
 
 class Found(Record):
@@ -136,7 +134,7 @@ class Found(Record):
     """Mean reward of a conversation with those who chose among the finalists."""
 
 
-def search_plan(play_all: PlayAll, split: str, budget: int, seed: int) -> Found:
+def search_plan(play_all: PlayAll, split: str, budget: int, people: int, seed: int) -> Found:
     """Search for the fixed sequence with the highest mean reward on a split.
 
     All constants and random cycles are tried; from the best on, mutants (an action changed with a chance of one in
@@ -147,10 +145,11 @@ def search_plan(play_all: PlayAll, split: str, budget: int, seed: int) -> Found:
         play_all: How to play.
         split: Where from: never the split that measures.
         budget: Turns of the environment after which no more mutants are tried. The finals come on top.
+        people: How many a plan is tried on while the search climbs, the same for all plans: compared in pairs.
         seed: Of everything drawn.
     """
     random = np.random.default_rng(seed)
-    people, jury = meetings(split, PEOPLE, seed), meetings(split, JURY, seed + 1)
+    panel, jury = meetings(split, people, seed), meetings(split, JURY * people, seed + 1)
     spent, scores = 0, dict[Plan, float]()
 
     def tried(plans: list[Plan], whom: list[Meeting]) -> list[float]:
@@ -161,7 +160,7 @@ def search_plan(play_all: PlayAll, split: str, budget: int, seed: int) -> Found:
 
     brood = [*CONSTANTS.values(), *(_cycle(random) for _ in range(CYCLES))]
     while True:
-        scores.update(zip(brood, tried(brood, people), strict=True))
+        scores.update(zip(brood, tried(brood, panel), strict=True))
         best = max(scores, key=lambda plan: scores[plan])
         if spent >= budget:
             break

@@ -18,7 +18,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -78,6 +78,8 @@ class Evaluation(Record):
     """How many people of the split; None is all."""
     plan_turns: int = Field(40_000, ge=0)
     """Turns that the search for the best fixed sequence may play on the train split; 0 tries the first candidates."""
+    plan_people: Positive = 16
+    """How many people the search tries a sequence on."""
 
 
 class StrategyJob(Record):
@@ -220,7 +222,7 @@ def train(job: StrategyJob, say: Callable[[str], None] = lambda line: None) -> R
             algorithm.restore_from_path(start / "rllib")
         try:
             last = _learn(job, run, algorithm, start, interrupted, say)
-            network = network_of(algorithm)
+            network = network_of(algorithm.get_module())
         finally:
             algorithm.stop()
         network.save(run.path / "policy.npz")
@@ -303,9 +305,8 @@ def _processor_seconds(algorithm: PPO) -> float:
     return time.process_time() + sum(others)
 
 
-def network_of(algorithm: PPO) -> Network:
-    """Return the policy as a network without RLlib."""
-    module: Any = algorithm.get_module()
+def network_of(module: Any) -> Network:
+    """Return the policy of an RLModule as a network without RLlib."""
     weights = {name: value.detach().numpy() for name, value in module.state_dict().items()}
     # in order: a state dict keeps the order of the layers
     names = [n for part in ("encoder.actor_encoder.", "pi.") for n in weights if n.startswith(part) and "weight" in n]
@@ -326,7 +327,8 @@ def measure(job: StrategyJob, network: Network, last: Mapping[str, Any], say: Ca
 
     people = meetings(job.evaluation.split, job.evaluation.conversations)
     say(f"searching the best fixed sequence: {job.evaluation.plan_turns} turns on {job.split}")
-    found = strategyplay.search_plan(play_all, job.split, job.evaluation.plan_turns, job.seed)
+    asked = job.evaluation
+    found = strategyplay.search_plan(play_all, job.split, asked.plan_turns, asked.plan_people, job.seed)
     say(f"meeting {len(people)} people of {job.evaluation.split}")
     names = ["PPO (RLlib)", "best fixed sequence", *CONSTANTS]
     played = play_all([network, found.plan, *CONSTANTS.values()], people)
@@ -359,10 +361,11 @@ def _ray(processors: int) -> Iterator[None]:
 
     folder = tempfile.mkdtemp(prefix="echo-")  # Ray's sockets need a short path
     try:
-        ray.init(
-            num_cpus=processors, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
-            _node_ip_address="127.0.0.1", _temp_dir=folder, object_store_memory=128 * 1024 * 1024,
-        )  # fmt: skip
+        with chdir(folder):  # workers look for packages in the folder that Ray is started in: not in a source tree
+            ray.init(
+                num_cpus=processors, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1", _temp_dir=folder, object_store_memory=128 * 1024 * 1024,
+            )  # fmt: skip
         yield
     finally:
         ray.shutdown()
