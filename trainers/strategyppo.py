@@ -353,11 +353,14 @@ def _ray(processors: int) -> Iterator[None]:
     # Ray lowers its workers' priority, so that on a busy machine others starve them
     quiet = {
         "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_BACKEND_LOG_LEVEL": "fatal", "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",
     }  # fmt: skip
     before = {name: os.environ.get(name) for name in quiet}
     os.environ.update(quiet)
     import ray
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
 
     folder = tempfile.mkdtemp(prefix="echo-")  # Ray's sockets need a short path
     try:
