@@ -74,6 +74,8 @@ def main() -> None:
             code = run(config)
         except EchoError as e:
             code = _told(e)
+        except KeyboardInterrupt:  # while measuring: what was trained is saved
+            code = 130
         if code:
             raise SystemExit(code)
 

@@ -212,23 +212,20 @@ def train(job: StrategyJob, say: Callable[[str], None] = lambda line: None) -> R
     start = checkpoints.newest(job.out / "checkpoints") if job.resume else None
     people = {name: get_scenario(name).digest for name in scenario_ids(job.split)}
     # a run's folder asks a job for its folder, what to do about an old run, and its settings: no more than this job has
-    with (
-        open_run(cast("Job", job), new_header(job.settings(), people)) as run,
-        _ray(job.runners + 1),
-        _interrupts() as interrupted,
-    ):
+    header = new_header(job.settings(), people)
+    with open_run(cast("Job", job), header) as run, _ray(job.runners + 1):
         algorithm = make_config(job).build_algo()
-        if start is not None:
-            algorithm.restore_from_path(start / "rllib")
         try:
-            last = _learn(job, run, algorithm, start, interrupted, say)
-            network = network_of(algorithm.get_module())
+            if start is not None:
+                algorithm.restore_from_path(start / "rllib")
+            with _interrupts() as interrupted:
+                last = _learn(job, run, algorithm, start, interrupted, say)
+                network_of(algorithm.get_module()).save(run.path / "policy.npz")
+                if interrupted():
+                    return None
         finally:
             algorithm.stop()
-        network.save(run.path / "policy.npz")
-        if interrupted():
-            return None
-        results = measure(job, network, last, say)
+        results = measure(job, Network.load(run.path / "policy.npz"), last, say)
         (run.path / "results.json").write_text(results.model_dump_json(indent=1) + "\n", encoding="utf-8")
         return results
 
