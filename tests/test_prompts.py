@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -287,19 +286,36 @@ def test_the_configuration_says_what_the_model_says() -> None:
     with initialize_config_dir(str(ROOT / "configs"), version_base=None):
         config = OmegaConf.to_container(compose("prompts", overrides=["out=somewhere"]), resolve=True)
     assert isinstance(config, dict)
-    assert prompts.job_of({str(k): v for k, v in config.items()}) == PromptsJob(out=Path("somewhere"))
+    assert PromptsJob.model_validate(config) == PromptsJob(out=Path("somewhere"))
 
 
-def test_the_command_writes_and_tells_mistakes_without_a_traceback(tmp_path: Path) -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(ROOT / "trainers" / "prompts.py"), *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+def test_the_command_writes_and_tells_mistakes_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
 
-    done = run("out=p", "count=6", "max_turns=3", "best_of.policy=skilled", "best_of.samples=2")
-    assert done.returncode == 0, done.stderr
-    assert "prompts.jsonl" in done.stdout
-    assert len(load_prompts(tmp_path / "p" / "prompts.jsonl")) <= 6
-    wrong = run("out=q", "split=benchmark")
-    assert wrong.returncode == 1
-    assert "nothing is trained on it" in wrong.stderr
-    assert "Traceback" not in wrong.stderr
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["prompts.py", *words])
+        code = 0
+        try:
+            prompts.main()
+        except SystemExit as e:
+            code = int(e.code or 0)
+        return code, *capsys.readouterr()
+
+    code, said, _ = run("out=p", "count=6", "max_turns=3", "best_of.policy=skilled", "best_of.samples=2")
+    kept = load_prompts(tmp_path / "p" / "prompts.jsonl")
+    dropped = read_lines(tmp_path / "p" / "dropped.jsonl", prompts.Dropped)
+    assert (code, len(kept) + len(dropped)) == (0, 6)
+    assert f"{len(kept)} prompts" in said
+    assert {f.name for f in tmp_path.iterdir()} == {"p"}  # nothing of Hydra's
+    for words, told in (
+        (("out=q", "split=benchmark"), "nothing is trained on it"),
+        (("out=q", "chitchat=2"), "setting 'chitchat': Input should be less than or equal to 1"),
+        ((), "setting 'out'"),
+        (("out=p",), "resume=true goes on with it"),
+    ):
+        code, said, mistake = run(*words)
+        assert (code, said) == (2, "")
+        assert told in mistake
+        assert "Traceback" not in mistake

@@ -23,27 +23,27 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from echo_env.agents.rollout import BatchPolicy, seeded
 from echo_env.agents.scoring import Scored, score_replies
 from echo_env.build import WorldConfig, build_policy, conversation_seed
 from echo_env.driving import waits
-from echo_env.errors import ConfigError, EchoError, RecordError
+from echo_env.errors import ConfigError, EchoError, RecordError, missing_extra
 from echo_env.record import RunFolder, new_header
 from echo_env.roles import Observation, Policy
 from echo_env.trainers.filters import scored, too_easy
+from echo_env.trainers.job import checked
 from echo_env.trainers.promptdata import (
     Draw,
     RlPrompt,
     Tell,
     append_lines,
-    default_prompts,
     draw,
     load_prompts,
     read_lines,
@@ -54,8 +54,7 @@ from echo_env.types import Record, Text
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-__all__ = ["PromptsJob", "RlPrompt", "default_prompts", "load_prompts", "write"]
-
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 CHUNK = 8
 """Prompts that are answered and scored together, and lost when a run is killed."""
 
@@ -227,27 +226,18 @@ def _sampled(job: PromptsJob, prompts: Sequence[RlPrompt], policy: Policy, tell:
     return found
 
 
-def job_of(config: Mapping[str, Any]) -> PromptsJob:
-    """Return the typed job.
-
-    Raises:
-        ConfigError: A setting is unknown or out of range; the message names it.
-    """
-    try:
-        return PromptsJob.model_validate(config)
-    except ValidationError as e:
-        first = e.errors(include_url=False, include_context=False)[0]
-        name = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"setting '{name}': {first['msg']}", "configs/prompts.yaml lists what there is") from None
-
-
-def _run(config: DictConfig) -> int:
-    """Do what the configuration says; return the exit status."""
+def run(config: DictConfig) -> int:
+    """Do what a composed configuration says, and return the exit code."""
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    job = job_of(cast("dict[str, Any]", OmegaConf.to_container(config, resolve=True, throw_on_missing=True)))
+    try:
+        settings: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as e:
+        raise ConfigError(f"setting '{e.full_key}': {e.msg}", "give it on the command line") from None
+    job = checked(PromptsJob, settings)
     if job.dry_run:
         sys.stdout.write(job.model_dump_json(indent=1) + "\n")
         return 0
@@ -266,24 +256,27 @@ def _run(config: DictConfig) -> int:
 
 
 def main() -> None:
-    """Run the command."""
-    import hydra
-    from omegaconf import MissingMandatoryValue
+    """Run the command line."""
+    try:
+        import hydra
+    except ImportError:
+        sys.stderr.write(f"error: {missing_extra('hydra-core', 'train')}\n")
+        raise SystemExit(2) from None
 
-    @hydra.main(version_base=None, config_path="../configs", config_name="prompts")
-    def run(config: DictConfig) -> None:
+    @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="prompts")
+    def task(config: DictConfig) -> None:
         try:
-            sys.exit(_run(config))
-        except MissingMandatoryValue as e:
-            sys.stderr.write(f"error: {e}\n  hint: out=FOLDER\n")
+            code = run(config)
         except EchoError as e:
             sys.stderr.write(f"error: {e}\n")
+            code = 2
         except KeyboardInterrupt:
             sys.stderr.write("interrupted; what was sampled is on the disk, resume=true goes on from there\n")
-            sys.exit(130)
-        sys.exit(1)
+            code = 130
+        if code:
+            raise SystemExit(code)
 
-    run()
+    task()
 
 
 if __name__ == "__main__":
