@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="the extra `train` is not installed")
+pytest.importorskip("torch", reason="the extra `train` is not installed")
 pytest.importorskip("transformers", reason="the extra `train` is not installed")
 
+import torch
 from tinypolicy import tiny_model, tiny_tokenizer
 
 from echo_env.build import WorldConfig
