@@ -42,27 +42,36 @@ def pick(logits: Tensor, noise: Tensor, temperature: float, top_p: float) -> Ten
     Returns:
         Token ids, [B]. A row's token depends on that row alone.
     """
+    return draw(logits, noise, temperature, top_p)[0]
+
+
+def draw(logits: Tensor, noise: Tensor, temperature: float, top_p: float) -> tuple[Tensor, Tensor]:
+    """Draw as `pick` does, and return the tokens with their log-probabilities under what was drawn from, both [B]."""
     import torch
 
     if temperature == 0:
-        return logits.argmax(-1)
+        return logits.argmax(-1), logits.new_zeros(len(logits), dtype=torch.float32)
     mass = torch.softmax(logits.float() / temperature, -1)
     if top_p >= 1:
-        return _invert(mass, noise, mass.shape[-1])
+        drawn, _ = _invert(mass, noise, mass.shape[-1])
+        return drawn, mass.gather(-1, drawn[:, None])[:, 0].log()
     top, tokens = mass.topk(min(_HEAD, mass.shape[-1]))
-    drawn = tokens.gather(-1, _invert(top, noise, top_p)[:, None])[:, 0]
+    place, kept = _invert(top, noise, top_p)
+    drawn = tokens.gather(-1, place[:, None])[:, 0]
     for row in (top.sum(-1) < top_p).nonzero()[:, 0].tolist():
         top, tokens = mass[row].sort(descending=True)
-        drawn[row] = tokens[_invert(top[None], noise[row : row + 1], top_p)[0]]
-    return drawn
+        place, kept[row] = _invert(top[None], noise[row : row + 1], top_p)
+        drawn[row] = tokens[place[0]]
+    return drawn, (mass.gather(-1, drawn[:, None])[:, 0] / kept).log()
 
 
-def _invert(mass: Tensor, noise: Tensor, top_p: float) -> Tensor:
-    """Return the place at which the running sum of `mass` [B, K] passes `noise` [B] times the mass kept."""
+def _invert(mass: Tensor, noise: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+    """Return where the running sum of `mass` [B, K] passes `noise` [B] times the mass kept, and the mass kept."""
     total = mass.cumsum(-1)
     last = (total < top_p).sum(-1, keepdim=True).clamp(max=mass.shape[-1] - 1)
-    place = (total <= noise.to(total)[:, None] * total.gather(-1, last)).sum(-1, keepdim=True)
-    return place.minimum(last)[:, 0]
+    kept = total.gather(-1, last)
+    place = (total <= noise.to(total)[:, None] * kept).sum(-1, keepdim=True)
+    return place.minimum(last)[:, 0], kept[:, 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +103,7 @@ class Memory:
 
     def check(self, model: PreTrainedModel) -> None:
         """Forget everything where an optimiser or a load has changed the weights in place."""
-        weights = sum(p._version for p in model.parameters())
+        weights = weights_version(model)
         if weights != self._weights:
             self.clear()
         self._weights = weights
@@ -120,6 +129,11 @@ class Memory:
             room -= len(past.ids)
             if room >= 0:
                 self._pasts.append(past)
+
+
+def weights_version(model: PreTrainedModel) -> int:
+    """Return a number that grows whenever an optimiser or a load changes the weights in place."""
+    return sum(p._version for p in model.parameters())
 
 
 class Live:
@@ -194,6 +208,94 @@ class Live:
         layers = cast("list[DynamicLayer]", self._cache.layers)
         states = [(cast("Tensor", y.keys)[row][:, where], cast("Tensor", y.values)[row][:, where]) for y in layers]
         return Past(list(self._ids[row]), states)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A reply as it was drawn."""
+
+    ids: list[int]
+    """The token that ended it included."""
+    logprobs: list[float]
+    past: Past | None
+    """What has been read of the conversation: all but the last id. None where nothing is to be remembered."""
+
+
+def generate(
+    model: PreTrainedModel,
+    prompts: Sequence[list[int]],
+    known: Sequence[Past],
+    noise: Tensor,
+    limits: Sequence[int],
+    *,
+    stops: frozenset[int],
+    temperature: float,
+    top_p: float,
+    remember: bool = True,
+) -> list[Drawn]:
+    """Draw a reply to each prompt, all of them together.
+
+    Args:
+        model: In evaluation mode; the caller turns gradients off.
+        prompts: At least one.
+        known: What has been read of each: a start of the prompt, at least its last id excluded.
+        noise: [B, N], uniform in [0, 1); N is the largest limit.
+        limits: Most ids of each reply, at least 1.
+        stops: Ids that end a reply.
+        temperature: As for `pick`.
+        top_p: As for `pick`.
+        remember: Whether to return what has been read.
+    """
+    live, logits = _read(model, prompts, known)
+    replies: list[list[int]] = [[] for _ in prompts]
+    logprobs: list[list[float]] = [[] for _ in prompts]
+    pasts: list[Past | None] = [None] * len(prompts)
+    rows, noise, step = list(range(len(prompts))), noise.to(logits.device), 0
+    while True:
+        drawn, chances = draw(logits, noise[rows, step], temperature, top_p)
+        tokens, step = drawn.tolist(), step + 1
+        ended = []
+        for place, (row, token, chance) in enumerate(zip(rows, tokens, chances.tolist(), strict=True)):
+            replies[row].append(token)
+            logprobs[row].append(chance)
+            if token in stops or step >= limits[row]:
+                ended.append(place)
+                pasts[row] = live.past(place) if remember else None
+        if len(ended) == len(rows):
+            return [Drawn(*one) for one in zip(replies, logprobs, pasts, strict=True)]
+        going = _closed_up(len(rows), ended)
+        live.keep(going)
+        rows = [rows[place] for place in going]
+        logits = live.feed([[tokens[place]] for place in going])
+
+
+def _closed_up(rows: int, ended: Sequence[int]) -> list[int]:
+    """Return the rows that go on, the last of them in the places of those that ended: few move, and never to the right.
+
+    Of rows 0..5 without 1 and 2: [0, 5, 4, 3].
+    """
+    gone, going = set(ended), list(range(rows - len(ended)))
+    movers = (r for r in range(rows - 1, len(going) - 1, -1) if r not in gone)
+    return [next(movers) if place in gone else place for place in going]
+
+
+def _read(model: PreTrainedModel, prompts: Sequence[list[int]], known: Sequence[Past]) -> tuple[Live, Tensor]:
+    """Read what is not known of the prompts, rows of like length together; return batch and logits [B, V]."""
+    import torch
+
+    rest = [p[len(k.ids) :] for p, k in zip(prompts, known, strict=True)]
+    groups = list(alike([len(r) for r in rest]))
+    pasts: dict[int, Past] = {}
+    following: dict[int, Tensor] = {}
+    for rows in groups:
+        live = Live([known[r] for r in rows], model)
+        logits = live.feed([rest[r] for r in rows])
+        if len(groups) == 1:
+            return live, logits
+        for place, row in enumerate(rows):
+            pasts[row], following[row] = live.past(place), logits[place]
+    order = range(len(prompts))
+    return Live([pasts[r] for r in order], model), torch.stack([following[r] for r in order])
 
 
 def _common(one: list[int], other: list[int]) -> int:

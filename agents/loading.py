@@ -105,7 +105,7 @@ def load_model(folder: Path, device: str, threads: int | None) -> tuple[PreTrain
     return tokenizer, model.to(device).eval()
 
 
-def reusable(model: PreTrainedModel, folder: Path) -> bool:
+def reusable(model: PreTrainedModel) -> bool:
     """Return whether a start that was read once can be read on from: full attention in every layer.
 
     Raises:
@@ -115,7 +115,8 @@ def reusable(model: PreTrainedModel, folder: Path) -> bool:
 
     kinds = {type(layer) for layer in DynamicCache(config=model.config).layers}
     if not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
-        raise ConfigError(f"the model in '{folder}' has recurrent layers, which are not supported", "use a transformer")
+        name = model.config.name_or_path or model.config.model_type
+        raise ConfigError(f"the model '{name}' has recurrent layers, which are not supported", "use a transformer")
     return kinds <= {DynamicLayer}
 
 

@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, Unpack
 
-from echo_env.agents.generation import Live, Memory, Past, alike, pick
+from echo_env.agents.generation import Memory, generate
 from echo_env.agents.loading import load_model, reusable, stop_tokens, takes_system
 from echo_env.errors import ConfigError
 from echo_env.roles import Observation
@@ -102,7 +102,7 @@ class LocalModel:
         self.stops = stop_tokens(self.model, self.tokenizer)
         self._seed, self._system = seed, prompt.text
         self._system_role = takes_system(self.tokenizer)
-        self._memory = Memory(reuse_tokens if reusable(self.model, folder) else 0)
+        self._memory = Memory(reuse_tokens if reusable(self.model) else 0)
         self._episode: int | None = None
 
     async def respond(self, observation: Observation) -> str:
@@ -172,48 +172,20 @@ class LocalModel:
         return torch.rand(self.max_new_tokens, generator=torch.Generator().manual_seed(int.from_bytes(digest)))
 
     def _generate(self, prompts: list[list[int]], noise: Tensor) -> list[list[int]]:
-        """Return the new tokens of each row; `noise` is [B, max_new_tokens]."""
+        """Return the new tokens of each row, without the one that ended it; `noise` is [B, max_new_tokens]."""
         self._memory.check(self.model)
-        live, logits = self._read(prompts)
-        replies: list[list[int]] = [[] for _ in prompts]
-        rows, noise, done = list(range(len(prompts))), noise.to(logits.device), []
-        for step in range(self.max_new_tokens):
-            tokens = pick(logits, noise[rows, step], self.temperature, self.top_p).tolist()
-            going = []
-            for place, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-                stop = token in self.stops
-                if not stop:
-                    replies[row].append(token)
-                if stop or step + 1 == self.max_new_tokens:
-                    done.append(live.past(place))
-                else:
-                    going.append(place)
-            if not going:
-                break
-            rows = [rows[place] for place in going]
-            live.keep(going)
-            logits = live.feed([[tokens[place]] for place in going])
-        self._memory.add(done)
-        return replies
-
-    def _read(self, prompts: list[list[int]]) -> tuple[Live, Tensor]:
-        """Read what is not remembered of the prompts, rows of like length together; return batch and logits [B, V]."""
-        import torch
-
-        known = [self._memory.recall(p) for p in prompts]
-        rest = [p[len(k.ids) :] for p, k in zip(prompts, known, strict=True)]
-        groups = list(alike([len(r) for r in rest]))
-        pasts: dict[int, Past] = {}
-        following: dict[int, Tensor] = {}
-        for rows in groups:
-            live = Live([known[r] for r in rows], self.model)
-            logits = live.feed([rest[r] for r in rows])
-            if len(groups) == 1:
-                return live, logits
-            for place, row in enumerate(rows):
-                pasts[row], following[row] = live.past(place), logits[place]
-        order = range(len(prompts))
-        return Live([pasts[r] for r in order], self.model), torch.stack([following[r] for r in order])
+        drawn = generate(
+            self.model,
+            prompts,
+            [self._memory.recall(p) for p in prompts],
+            noise,
+            [self.max_new_tokens] * len(prompts),
+            stops=self.stops,
+            temperature=self.temperature,
+            top_p=self.top_p,
+        )
+        self._memory.add([d.past for d in drawn if d.past is not None])
+        return [d.ids[:-1] if d.ids[-1] in self.stops else d.ids for d in drawn]
 
 
 def local_model(path: str | Path, **options: Unpack[Options]) -> LocalModel:
