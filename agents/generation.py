@@ -116,14 +116,14 @@ class Memory:
         """Return the longest remembered start of `ids`, its last token excluded: that one has to be read again."""
         best, past = 0, Past([], [])
         for known in self._pasts:
-            length = _common(known.ids, ids[:-1])
+            length = common(known.ids, ids[:-1])
             if length > best:
                 best, past = length, known
         return past.start(best)
 
     def add(self, pasts: list[Past]) -> None:
         """Remember these in place of those that they continue; drop the oldest beyond the limit."""
-        old = [p for p in self._pasts if not any(_common(p.ids, n.ids) == len(p.ids) for n in pasts)]
+        old = [p for p in self._pasts if not any(common(p.ids, n.ids) == len(p.ids) for n in pasts)]
         self._pasts, room = [], self._limit
         for past in [*pasts, *old]:
             room -= len(past.ids)
@@ -298,9 +298,11 @@ def _read(model: PreTrainedModel, prompts: Sequence[list[int]], known: Sequence[
     return Live([pasts[r] for r in order], model), torch.stack([following[r] for r in order])
 
 
-def _common(one: list[int], other: list[int]) -> int:
+def common(one: list[int], other: list[int]) -> int:
     """Return the length of the common start of two lists."""
     length = min(len(one), len(other))
+    if one[:length] == other[:length]:
+        return length
     return next((i for i in range(length) if one[i] != other[i]), length)
 
 

@@ -51,9 +51,7 @@ class ChatFormat:
     end: tuple[int, ...]
     """What the template closes a reply with; the last of it is one of the stops."""
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, *, stops: frozenset[int], system: str | None = None
-    ) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, stops: frozenset[int], system: str | None = None) -> None:
         self.tokenizer, self.stops = tokenizer, stops
         self._system = system_prompt(system).text
         self._system_role = takes_system(tokenizer)
@@ -89,7 +87,7 @@ class ChatFormat:
         return ids[len(self.end) :] if stopped else ids
 
     def text(self, reply: Sequence[int]) -> str:
-        """Return what sampled ids say: no special token but `<think>` tags, which the session takes out with what they hold.
+        """Return what sampled ids say, without special tokens; `<think>` tags stay, for the session to cut out.
 
         Where the template itself opens the thinking, so does the text: a reply that was cut inside is all thinking.
         """
@@ -130,22 +128,21 @@ class ChatFormat:
         Raises:
             ConfigError: The template rewrites what was said before.
         """
-        talk = [Message(role="companion" if k % 2 else "user", text=text) for k, text in enumerate(_TALK)]
+        talk = _alternating(_TALK)
         for last in range(3, len(talk) + 1, 2):
             ids, _ = self.conversation(talk[: last - 1])
-            grown = [*ids, *self.following(talk[last - 1].text, stopped=True)]
-            whole = self.prompt(talk[:last])
-            if self.tokenizer.decode(grown) != self.tokenizer.decode(whole):
+            ids += self.following(talk[last - 1].text, stopped=True)
+            grown, whole = self.tokenizer.decode(ids), self.tokenizer.decode(self.prompt(talk[:last]))
+            if grown != whole:
                 raise ConfigError(
-                    f"the chat template rewrites its history: of {talk[last - 2].text!r} and what came before, turn"
-                    f" {last // 2 + 1} renders {_difference(self.tokenizer.decode(grown), self.tokenizer.decode(whole))}",
+                    f"the chat template rewrites its history: before reply {last // 2 + 1} of a short talk it has"
+                    f" {_difference(grown, whole)}",
                     "use history=rerender",
                 )
 
     def _between(self, user_text: str) -> list[int]:
         """Return what the template writes from the end of a reply to the beginning of the next."""
-        said = (_USER, _REPLY, user_text)
-        talk = [Message(role="companion" if k % 2 else "user", text=text) for k, text in enumerate(said)]
+        talk = _alternating((_USER, _REPLY, user_text))
         _, found, rest = self._rendered(talk, reply_next=True).partition(_REPLY)
         if not found:
             raise ConfigError("the chat template does not show what the assistant said", "use another template")
@@ -159,7 +156,12 @@ class ChatFormat:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
+def _alternating(texts: Sequence[str]) -> list[Message]:
+    """Return texts as messages, the user's first."""
+    return [Message(role="companion" if k % 2 else "user", text=text) for k, text in enumerate(texts)]
+
+
 def _difference(grown: str, whole: str) -> str:
-    """Return where two texts part, as a message shows it."""
+    """Return where a rendering parts from what was said, as a message shows it."""
     at = next((i for i, (a, b) in enumerate(zip(grown, whole, strict=False)) if a != b), min(len(grown), len(whole)))
     return f"{whole[at : at + 40]!r} in place of {grown[at : at + 40]!r}"

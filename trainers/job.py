@@ -68,9 +68,12 @@ class Mode(Record):
     history: Literal["append", "rerender"] = "append"
     """`append`: token ids only grow. `rerender`: each turn is its own sequence, as the template renders it."""
     max_new_tokens: Positive = 48
-    """Longest reply, in tokens; a longer one is cut, with stop reason "length"."""
-    max_tokens: Positive = 4096
-    """Longest conversation, all tokens counted; a longer one is truncated."""
+    reply_tokens: Positive = 48
+    """Longest reply, in tokens; a longer one is cut, with stop reason "length", and the conversation goes on."""
+    episode_tokens: int | None = Field(None, ge=1)
+    """Most tokens that the policy may sample in one conversation; then it is truncated."""
+    context: Positive = 2048
+    """Most tokens of prompt and reply together."""
     temperature: float = Field(1.0, gt=0)
     top_p: float = Field(1.0, gt=0, le=1)
 
@@ -79,7 +82,7 @@ class Overlong(Record):
     """Soft overlong punishment of each reply (DAPO eq. 13), in its reward and never in what filters read."""
 
     slope: float = Field(0.2, gt=0, le=1)
-    """Width of the slope before the cap, as a share of `max_new_tokens`. DAPO: 4096 of 20480."""
+    """Width of the slope before the cap, as a share of `reply_tokens`. DAPO: 4096 of 20480."""
     factor: float = Field(1.0, ge=0)
     """What the full penalty is."""
 
@@ -103,6 +106,8 @@ class Algorithm(Record):
     """Leave out groups without spread, and collect others in their place (DAPO 3.2)."""
     max_extra: float = Field(1.0, ge=0)
     """Most groups collected in their place, as a share of an update's groups."""
+    score: Literal["verdict", "distance", "reward"] = "verdict"
+    """What filters read of a rollout, all raw: the verdict, the share of the distance that was closed, the recipe's pay."""
     overlong: Overlong | None = None
     redundancy: bool = False
     """PEER eq. 3: rewards divided by likeness to siblings and history. Rewards must not be negative."""

@@ -35,6 +35,10 @@ from echo_env.trainers.logits import Head
 from echo_env.trainers.trajectory import Batch, Trajectory, collate, micro_batches, reward_table
 
 
+FIGURES = (*losses.LossTerms._fields, "mismatch_abs", "grad_norm")
+"""Of an optimiser step."""
+
+
 class Diverged(EchoError):
     """The loss or its gradient is no number any more. The weights are those before the update."""
 
@@ -146,28 +150,31 @@ class Learner:
 
     # ---- one update ----------------------------------------------------------------------------------------------
 
-    def update(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    def update(self, trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
         """Take the optimiser steps of one update.
 
         Args:
-            trajectories: Whole groups, those with failed judges included; at least one trajectory.
+            trajectories: Whole groups, those with failed judges included. Without any the update passes untaken.
 
         Returns:
-            The figures of `losses.LossTerms`, means over the steps, and `lr`, `grad_norm`, `tokens` (trained),
-            `score_s` and `train_s`.
+            The figures of `losses.LossTerms`, means over the steps, `mismatch_abs` (mean of |engine's - trainer's
+            log-probability|), `grad_norm`, `lr`, `tokens` (trained), and the seconds `score_s` and `train_s`; the same
+            keys always, None where no step was taken.
 
         Raises:
             Diverged: The loss or its gradient is no number.
         """
-        began = time.monotonic()
+        lr, began = rate_at(self.optim, self.done, self.updates), time.monotonic()
+        if not trajectories:
+            self.done += 1
+            return {**dict.fromkeys(FIGURES), "lr": lr, "tokens": 0.0, "score_s": 0.0, "train_s": 0.0}
         rows = self._prepared(trajectories)
         scored = time.monotonic()
-        lr = rate_at(self.optim, self.done, self.updates)
         for group in self._optimiser.param_groups:
             group["lr"] = lr
         steps = [self._step(rows.take(picked)) for picked in self._minibatches(rows)]
         self.done += 1
-        figures = {key: sum(step[key] for step in steps) / len(steps) for key in steps[0]} if steps else {}
+        figures = {key: sum(s[key] for s in steps) / len(steps) if steps else None for key in FIGURES}
         tokens = float(rows.advantages.mask_BT.sum())
         return {
             **figures, "lr": lr, "tokens": tokens, "score_s": scored - began, "train_s": time.monotonic() - scored,
@@ -222,7 +229,7 @@ class Learner:
             terms, apart = self._loss(rows.take(pack.to(self.device)), total)
             terms.loss.backward()  # type: ignore[no-untyped-call]
             values = torch.stack([x.detach().float() for x in (*terms, apart)]).tolist()
-            for key, value in zip((*terms._fields, "mismatch_abs"), values, strict=True):
+            for key, value in zip(FIGURES, values, strict=False):
                 sums[key] = sums.get(key, 0.0) + value
         norm = float(torch.nn.utils.clip_grad_norm_(self._trained, self.optim.max_grad_norm))
         if not math.isfinite(norm) or not math.isfinite(sums["loss"]):

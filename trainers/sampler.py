@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from echo_env.agents.generation import Past, generate, weights_version
+from echo_env.agents.generation import Past, common, generate, weights_version
 from echo_env.agents.loading import reusable
 from echo_env.errors import ConfigError
 from echo_env.trainers.trajectory import Stop
@@ -89,16 +89,17 @@ class Sampler:
         if not prompts:
             return []
         self._check_weights()
+        asked = [list(p) for p in prompts]
         limits = [max_new] * len(prompts) if isinstance(max_new, int) else list(max_new)
         noise = torch.stack([_noise(seed, max(limits)) for seed in seeds])
-        known = [self._recall(k, p) for k, p in zip(keys or [None] * len(prompts), prompts, strict=True)]
+        known = [self._recall(k, p) for k, p in zip(keys or [None] * len(asked), asked, strict=True)]
         mode = self.model.training
         self.model.eval()
         try:
             with torch.inference_mode():
                 drawn = generate(
                     self.model,
-                    [list(p) for p in prompts],
+                    asked,
                     known,
                     noise,
                     limits,
@@ -112,8 +113,8 @@ class Sampler:
         for key, one in zip(keys or (), drawn, strict=False):
             self._remember(key, one.past)
         return [
-            Sample(list(p), d.ids, d.logprobs, "end" if d.ids[-1] in self.stops else "length")
-            for p, d in zip(prompts, drawn, strict=True)
+            Sample(p, d.ids, d.logprobs, "end" if d.ids[-1] in self.stops else "length")
+            for p, d in zip(asked, drawn, strict=True)
         ]
 
     def forget(self) -> None:
@@ -121,11 +122,10 @@ class Sampler:
         self._pasts.clear()
         self._held = 0
 
-    def _recall(self, key: Hashable, prompt: Sequence[int]) -> Past:
+    def _recall(self, key: Hashable, prompt: list[int]) -> Past:
+        """Return what is known of a start of a prompt, its last id excluded: that one has to be read again."""
         known = self._pasts.get(key)
-        if known is None or len(known.ids) >= len(prompt) or list(prompt[: len(known.ids)]) != known.ids:
-            return Past([], [])
-        return known
+        return known.start(common(known.ids, prompt[:-1])) if known else Past([], [])
 
     def _remember(self, key: Hashable, past: Past | None) -> None:
         """Keep what was read as the newest; drop the oldest beyond the limit."""
