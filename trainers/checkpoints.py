@@ -27,9 +27,7 @@ from echo_env.errors import EchoError, RecordError
 _MANIFEST = "manifest.json"
 
 
-def save(
-    root: Path, step: int, fill: Callable[[Path], None], *, keep: int, merit: float | None = None
-) -> Path:
+def save(root: Path, step: int, fill: Callable[[Path], None], *, keep: int, merit: float | None = None) -> Path:
     """Write a checkpoint, then delete those that are not to be kept: all but the last `keep` and the best.
 
     Args:

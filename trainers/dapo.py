@@ -33,10 +33,14 @@ CONFIGS = HERE.parent / "configs"
 def run(config: DictConfig) -> int:
     """Run the job of a composed configuration, and return the exit code."""
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     from echo_env.trainers.job import make_job
 
-    settings: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    try:
+        settings: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as e:
+        raise ConfigError(f"setting '{e.full_key}': {e.msg}", "give it on the command line") from None
     job = make_job(settings)
     if job.dry_run:
         import yaml
@@ -73,15 +77,12 @@ def _nearest(message: str, whole: DictConfig) -> str:
     """Return a hint for what Hydra did not know."""
     from omegaconf import OmegaConf
 
-    missed = re.search(r"Key '([^']+)' is not in struct\s+full_key: (\S+)", message)
-    if missed:
-        within, _, key = missed[2].rpartition(".")
-        node = OmegaConf.select(whole, within) if within else whole
-        known = sorted(map(str, node or ()))
-    elif missed := re.search(r"Could not find '([^']+)/([^']+)'", message):
+    if missed := re.search(r"Could not find '([^']+)/([^']+)'", message):
         key, known = missed[2], sorted(f.stem for f in (CONFIGS / missed[1]).glob("*.yaml"))
     elif missed := re.search(r"Could not override '([^']+)'", message):
-        key, known = missed[1], sorted(f.name for f in CONFIGS.iterdir() if f.is_dir())
+        within, _, key = missed[1].rpartition(".")
+        node = OmegaConf.select(whole, within) if within else whole
+        known = sorted(map(str, node)) if OmegaConf.is_dict(node) else []
     else:
         return "see  --help"
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)

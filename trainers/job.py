@@ -67,7 +67,6 @@ class Mode(Record):
     """`multiturn`: whole conversations in the environment, each turn rewarded. `pseudo`: a fixed history, one reply."""
     history: Literal["append", "rerender"] = "append"
     """`append`: token ids only grow. `rerender`: each turn is its own sequence, as the template renders it."""
-    max_new_tokens: Positive = 48
     reply_tokens: Positive = 48
     """Longest reply, in tokens; a longer one is cut, with stop reason "length", and the conversation goes on."""
     episode_tokens: int | None = Field(None, ge=1)
@@ -94,7 +93,7 @@ class Algorithm(Record):
     group: Positive = 8
     """Siblings: conversations with one scenario and seed."""
     estimator: Literal["group", "reinforce_pp"] = "group"
-    """`group`: baselines over siblings. `reinforce_pp`: returns of tokens with the KL inside, whitened over the batch."""
+    """`group`: baselines over siblings. `reinforce_pp`: returns of tokens with the KL inside, whitened over all."""
     baseline: BaselineName = "grpo"
     objective: Objective = Objective()
     credit: Literal["trajectory", "turn"] = "trajectory"
@@ -107,7 +106,7 @@ class Algorithm(Record):
     max_extra: float = Field(1.0, ge=0)
     """Most groups collected in their place, as a share of an update's groups."""
     score: Literal["verdict", "distance", "reward"] = "verdict"
-    """What filters read of a rollout, all raw: the verdict, the share of the distance that was closed, the recipe's pay."""
+    """What filters read of a rollout, all raw: its verdict, the share of the distance closed, or the recipe's pay."""
     overlong: Overlong | None = None
     redundancy: bool = False
     """PEER eq. 3: rewards divided by likeness to siblings and history. Rewards must not be negative."""

@@ -34,7 +34,6 @@ from echo_env.trainers.job import Algorithm, Lora, Optimiser
 from echo_env.trainers.logits import Head
 from echo_env.trainers.trajectory import Batch, Trajectory, collate, micro_batches, reward_table
 
-
 FIGURES = (*losses.LossTerms._fields, "mismatch_abs", "grad_norm")
 """Of an optimiser step."""
 
@@ -139,7 +138,8 @@ class Learner:
         self.device = next(model.parameters()).device
         self._adapted = hasattr(model, "disable_adapter")
         self._head = Head(model)
-        self._reference = None if reference is None else Head(reference.eval().requires_grad_(False), full=self._head.full)
+        frozen = None if reference is None else reference.eval().requires_grad_(False)
+        self._reference = None if frozen is None else Head(frozen, full=self._head.full)
         self._with_kl = algo.needs_reference or watch_kl
         if self._with_kl and reference is None and not self._adapted:
             raise ConfigError("a KL needs the frozen reference", "pass it, or switch the KL off")

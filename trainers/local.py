@@ -1,12 +1,11 @@
 """engine=local: rollouts, filter, update, monitors, checkpoints, in this process.
 
-The loop is `train`; it reads from top to bottom. A run is a pure function of its job: what is drawn depends on the seed,
-the place in the data and the number of updates alone, so a resumed run goes on as if it had never stopped.
+The loop is `train`; it reads from top to bottom. A run is a function of its job: what is drawn depends on the seed, the
+place in the data and the number of updates alone, so a resumed run goes on as if it had never stopped.
 """
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import signal
@@ -20,10 +19,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from echo_env import registry
 from echo_env.agents.loading import load_model, stop_tokens
 from echo_env.agents.modelrecord import recorded_models
-from echo_env.build import build_session, conversation_seed
+from echo_env.build import conversation_seed
 from echo_env.errors import ConfigError, unknown_name
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
 from echo_env.record import new_header
@@ -211,9 +209,7 @@ def make_world(job: Job, engine: LocalEngine, learner: Learner) -> Conversations
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
     stops = stop_tokens(bare, learner.tokenizer)
     chat = ChatFormat(learner.tokenizer, stops=stops, system=job.model.system)
-    sampler = Sampler(
-        bare, stops, temperature=mode.temperature, top_p=mode.top_p, reuse_tokens=engine.reuse_tokens
-    )
+    sampler = Sampler(bare, stops, temperature=mode.temperature, top_p=mode.top_p, reuse_tokens=engine.reuse_tokens)
     limits = Limits(reply_tokens=mode.reply_tokens, episode_tokens=mode.episode_tokens, context=mode.context)
     long = job.algo.overlong
     overlong = long and Overlong(
@@ -345,9 +341,7 @@ def _begin(run: Run, learner: Learner, order: Order, start: Path | None) -> _Pro
     order.position = saved["position"]
     checkpoints.restore_random_states(saved["random"])
     history = [monitors.Update.model_validate(u) for u in saved["history"]]
-    return _Progress(
-        saved["position"], saved["elapsed"], history, set(saved["raised"]), saved["random"], saved["last"]
-    )
+    return _Progress(saved["position"], saved["elapsed"], history, set(saved["raised"]), saved["random"], saved["last"])
 
 
 def save(run: Run, job: Job, learner: Learner, progress: _Progress) -> None:

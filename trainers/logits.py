@@ -44,7 +44,13 @@ class Head:
         self.full = not _same_both_ways(self.base) if full is None else full
 
     def scores(
-        self, ids_BT: Tensor, attention_BT: Tensor, chosen_BT: Tensor, *, temperature: float = 1.0, explore: bool = False
+        self,
+        ids_BT: Tensor,
+        attention_BT: Tensor,
+        chosen_BT: Tensor,
+        *,
+        temperature: float = 1.0,
+        explore: bool = False,
     ) -> Scores:
         """Score the chosen tokens given those before them.
 
@@ -58,8 +64,8 @@ class Head:
         rows_P, places_P = chosen_BT[:, 1:].nonzero(as_tuple=True)
         targets_P = ids_BT[rows_P, places_P + 1]
         if self.full:
-            logits_PV = self.base(input_ids=ids_BT, attention_mask=attention_BT, use_cache=False).logits[rows_P, places_P]
-            logprobs_P, entropy_P = _of_logits(logits_PV, targets_P, temperature, explore)
+            whole_BTV = self.base(input_ids=ids_BT, attention_mask=attention_BT, use_cache=False).logits
+            logprobs_P, entropy_P = _of_logits(whole_BTV[rows_P, places_P], targets_P, temperature, explore)
         else:
             body = self.base.get_decoder()
             hidden_BTD = body(input_ids=ids_BT, attention_mask=attention_BT, use_cache=False).last_hidden_state

@@ -172,5 +172,3 @@ def readable(rollout: Rollout) -> str:
     if rollout.outcome is not None:
         lines.append(f"user    {rollout.outcome.closing}")
     return "\n".join([*lines, *([f"failed: {rollout.failure}"] if rollout.failure else [])])
-
-
