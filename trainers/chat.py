@@ -13,7 +13,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING
 
 from echo_env.agents.loading import takes_system
-from echo_env.agents.policy import chat_of, system_prompt
+from echo_env.agents.policy import chat_of, shorten, system_prompt
 from echo_env.errors import ConfigError
 from echo_env.types import Message
 
@@ -71,6 +71,10 @@ class ChatFormat:
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Return a conversation as it is rendered whole, the user's newest message last, ready for the reply."""
         return self._ids(self._rendered(messages, reply_next=True))
+
+    def fitting(self, messages: Sequence[Message], limit: int) -> list[int]:
+        """Return `prompt` of a conversation, its oldest exchanges dropped until it fits. It may still not."""
+        return self.prompt(shorten(messages, lambda kept: len(self.prompt(kept)) <= limit))
 
     def closed(self, reply: Sequence[int]) -> bool:
         """Whether sampled ids end as the template ends a reply; else `following` has to close them."""
@@ -132,7 +136,7 @@ class ChatFormat:
         for last in range(3, len(talk) + 1, 2):
             ids, _ = self.conversation(talk[: last - 1])
             ids += self.following(talk[last - 1].text, stopped=True)
-            grown, whole = self.tokenizer.decode(ids), self.tokenizer.decode(self.prompt(talk[:last]))
+            grown, whole = (str(self.tokenizer.decode(t)) for t in (ids, self.prompt(talk[:last])))
             if grown != whole:
                 raise ConfigError(
                     f"the chat template rewrites its history: before reply {last // 2 + 1} of a short talk it has"

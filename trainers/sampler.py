@@ -94,7 +94,7 @@ class Sampler:
         noise = torch.stack([_noise(seed, max(limits)) for seed in seeds])
         known = [self._recall(k, p) for k, p in zip(keys or [None] * len(asked), asked, strict=True)]
         mode = self.model.training
-        self.model.eval()
+        self.model.train(False)
         try:
             with torch.inference_mode():
                 drawn = generate(
