@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from openrlhf.utils.agent import AgentExecutorBase, AgentInstanceBase, MultiTurnAgentExecutor, SingleTurnAgentExecutor
 
+from echo_env.agents.scoring import score_reply
 from echo_env.agents.service.labels import prompt_of
-from echo_env.profiles import get_scenario
 from echo_env.trainers.chat import ChatFormat
 from echo_env.trainers.openrlhf.rows import Spec
 from echo_env.trainers.openrlhf.talks import (
@@ -29,8 +29,9 @@ from echo_env.trainers.openrlhf.talks import (
     check_ids,
     text_of,
 )
-from echo_env.trainers.replies import Replies
-from echo_env.trainers.rollouts import Conversations, Task
+from echo_env.trainers.outcomes import Rollout, Task
+from echo_env.trainers.replies import Replies, messages_of, turn_of
+from echo_env.trainers.rollouts import Conversations
 from echo_env.trainers.sampler import Sample, Sampler
 
 _ELSEWHERE = cast("Sampler", None)
@@ -41,17 +42,16 @@ class _Person(AgentInstanceBase):  # type: ignore[misc]  # OpenRLHF has no types
     """One conversation, as `MultiTurnAgentExecutor` steps through it."""
 
     def __init__(self, play: Conversations, task: Task, engine: CappedEngine) -> None:
-        self.play, self.engine, self.talk = play, engine, play.start(task)
-        self._prompt: list[int] = []
+        self.play, self.engine, self.talk = play, engine, play.start(0, task)
 
     async def reset(self, states: dict[str, Any], **_: Any) -> dict[str, Any]:
         """Let the person open the conversation."""
         await self.play.open(self.talk)
+        prompt = [] if self.talk.over else self.play.prompt(self.talk)
         if self.talk.over:  # OpenRLHF wants tokens all the same: the least that there is, left out later
             return {"observation": Written("", self.play.chat.end)}
-        self._prompt = self.play.prompt(self.talk)
-        self.engine.room = 1 if self.talk.over else self.play.room(self.talk)
-        return {"observation": Written("", self._prompt)}
+        self.engine.room = self.play.room(self.talk)
+        return {"observation": Written("", prompt)}
 
     async def step(self, states: dict[str, Any], **_: Any) -> dict[str, Any]:
         """Take the reply that was sampled, and answer it."""
@@ -142,7 +142,7 @@ class Dialogue(MultiTurnAgentExecutor):  # type: ignore[misc]
             response = await loop.execute(
                 prompt, label, self.desk.params(sampling_params), max_length, Verbatim(hf_tokenizer), person.engine, images
             )
-            played = Played(response, play.rollout(person.talk))
+            played = Played(response, play.rollout(person.talk, 0))
             check_ids(played)
             return played
 
@@ -170,8 +170,9 @@ class OneReply(SingleTurnAgentExecutor):  # type: ignore[misc]
         task = Task(group=prompt, seed=0, prompt=asked)
 
         async def sample() -> Played:
-            ids = play.prompt(asked)
-            fits = len(ids) <= limits.context - limits.reply_tokens
+            limit = limits.context - limits.reply_tokens
+            ids = play.chat.fitting(messages_of(asked), limit)
+            fits = len(ids) <= limit
             engine.room = limits.reply_tokens if fits else 1
             response = await super(OneReply, self).execute(
                 Written(prompt, ids if fits else play.chat.end), label, self.desk.params(sampling_params), max_length,
@@ -179,11 +180,11 @@ class OneReply(SingleTurnAgentExecutor):  # type: ignore[misc]
             )  # fmt: skip
             response["prompt"] = prompt
             if not fits or not engine.ids:
-                why = "the engine returned no token" if fits else NO_ROOM
+                why = "the engine returned no token" if fits else "the prompt leaves no room for a reply (context)"
                 return Played(response, Rollout(task, None, failure=why))
             text = play.chat.text(engine.ids)
             turn = turn_of(asked, text, await score_reply(play.world, asked, text))
-            played = Played(response, play.rollout(task, turn, _sample(engine, play.chat)))
+            played = Played(response, play.rollout(task, turn, _sample(engine, play.chat), 0))
             check_ids(played)
             return played
 

@@ -58,13 +58,11 @@ def parser_of(source: str) -> argparse.ArgumentParser:
     for call, prefix in _options(ast.parse(source)):
         name = _literal(call.args[0], prefix)
         given = {k.arg: k.value for k in call.keywords if k.arg not in {None, "help"}}
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"default": argparse.SUPPRESS}  # asked is which values are given, and whether they fit
         for key, value in given.items():
             if key == "type":
                 options[key] = _TYPES[ast.unparse(value)]
-            elif key == "default":
-                options[key] = argparse.SUPPRESS  # what is asked is which values are given, and whether they fit
-            else:
+            elif key != "default":
                 options[str(key)] = _literal(value, prefix)
         parser.add_argument(str(name), **options)
     if len(parser._actions) < 2:

@@ -153,7 +153,8 @@ def _optimiser(job: Job) -> dict[str, Value]:
         "actor.adam.weight_decay": optim.weight_decay,
         "actor.max_norm": optim.max_grad_norm,
         "actor.lr_scheduler": SCHEDULES[optim.schedule],
-        "actor.lr_warmup_ratio": min(optim.warmup / job.updates, 1.0),  # of its steps, which are ours times a constant
+        # Of its steps, which are a multiple of our updates; rounded up there, so that 7.0000001 would be 8.
+        "actor.lr_warmup_ratio": max(min(optim.warmup / job.updates, 1.0) - 1e-9, 0.0),
         "ds.lora.rank": lora.rank if lora else 0,
         "ds.lora.alpha": int(lora.alpha) if lora else None,
         "ds.lora.target_modules": targets,

@@ -15,7 +15,7 @@ from echo_env.agents.scoring import ScorablePrompt
 from echo_env.agents.service.labels import label_of
 from echo_env.errors import ConfigError, EchoError
 from echo_env.profiles import Scenario, get_scenario
-from echo_env.trainers.rollouts import Task
+from echo_env.trainers.outcomes import Task
 from echo_env.types import Record
 
 

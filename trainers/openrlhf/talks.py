@@ -31,7 +31,7 @@ from echo_env.build import WorldConfig
 from echo_env.errors import EchoError
 from echo_env.trainers.advantages import trajectory_rewards
 from echo_env.trainers.filters import has_spread, scored
-from echo_env.trainers.rollouts import Limits, Overlong, Rollout, ScoreBy
+from echo_env.trainers.outcomes import Limits, Overlong, Rollout, ScoreBy
 from echo_env.trainers.trajectory import Retokenised, reward_table
 from echo_env.types import Record
 
