@@ -19,6 +19,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from echo_env.agents.loading import offline
 from echo_env.build import conversation_seed
 from echo_env.errors import ConfigError, EchoError, missing_extra
 from echo_env.trainers import losses
@@ -297,11 +298,12 @@ class Learner:
     def save_hf(self, folder: Path) -> None:
         """Save model, tokenizer and chat template as an ordinary folder; under peft merged, and the adapter beside."""
         model = self.model
-        if self._adapted:
-            model.save_pretrained(str(folder / "adapter"))
-            model = copy.deepcopy(model).merge_and_unload()
-        model.save_pretrained(str(folder))
-        self.tokenizer.save_pretrained(str(folder))
+        with offline():  # without its progress bars
+            if self._adapted:
+                model.save_pretrained(str(folder / "adapter"))
+                model = copy.deepcopy(model).merge_and_unload()
+            model.save_pretrained(str(folder))
+            self.tokenizer.save_pretrained(str(folder))
 
 
 def _on(batch: Batch, device: torch.device) -> Batch:
