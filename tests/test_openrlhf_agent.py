@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace as Space
 from typing import Any
@@ -55,21 +56,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def a_job(folder: Path, out: Path, changes: Sequence[str] = ()) -> Job:
-    """The job that the command line would make."""
+GROUPS = ("algo", "mode", "model", "engine", "logger")
+
+
+@cache
+def composed(choices: tuple[str, ...]) -> Any:
     from hydra import compose, initialize_config_dir
+
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose("dapo", [*choices, "out=x", "model.path=x"])
+
+
+def a_job(folder: Path, out: Path, changes: Sequence[str] = ()) -> Job:
+    """The job that the command line would make, but small."""
     from omegaconf import OmegaConf
 
-    presets = [c for c in changes if c.partition("=")[0] in {"algo", "mode"}]
+    chosen = {"engine": "openrlhf", "model": "folder"} | dict(c.split("=") for c in changes if c.partition("=")[0] in GROUPS)
     small = [
-        *presets,
-        "engine=openrlhf", "model=folder", f"model.path={folder}", f"out={out}", "groups=2", "algo.group=2", "updates=1",
-        "mode.reply_tokens=12", "mode.context=1024", "world.max_turns=3", "model.system='Be kind.'",
-        "engine.gpus=1", "engine.vllm_engines=1", "engine.rollout_batch=1",
+        f"model.path={folder}", f"out={out}", "groups=2", "algo.group=2", "updates=1", "mode.reply_tokens=12",
+        "mode.context=1024", "world.max_turns=3", "model.system='Be kind.'", "engine.gpus=1", "engine.vllm_engines=1",
+        "engine.rollout_batch=1",
     ]  # fmt: skip
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        composed = compose("dapo", [*small, *(c for c in changes if c not in presets)])
-    return make_job(OmegaConf.to_container(composed, resolve=True))  # type: ignore[arg-type]
+    single = [c for c in changes if c.partition("=")[0] not in GROUPS]
+    base = composed(tuple(f"{k}={v}" for k, v in chosen.items()))
+    settings = OmegaConf.merge(base, OmegaConf.from_dotlist([*small, *single]))
+    return make_job(OmegaConf.to_container(settings, resolve=True))  # type: ignore[arg-type]
 
 
 def prepared(job: Job) -> launch.Prepared:
@@ -521,7 +532,6 @@ REFUSED = {
 }
 PARTLY_REFUSED = {
     "constant": ["algo.objective.aggregation=constant", "algo.objective.constant=64"],
-    "alike": ["algo.objective.ratio=sequence"],
     "one coefficient": ["algo=reinforce_pp", "algo.group=2", "algo.objective.kl_coef=0.1"],
     "without a baseline": ["algo.baseline=none"],
     "REINFORCE": ["algo=reinforce_pp", "algo.group=2", "algo.baseline=rloo"],

@@ -144,11 +144,6 @@ def _refusals(job: Job) -> Iterator[tuple[bool, str, str]]:
     yield spec.aggregation == "constant", "it has no aggregation over a constant", (
         f"algo.objective.aggregation=token, or {local}"
     )
-    yield (
-        spec.ratio == "sequence" and spec.aggregation == "token",
-        "the sequence ratio weighs sequences alike there",
-        "algo.objective.aggregation=sequence",
-    )
     yield bool(spec.kl_coef and algo.reward_kl), "one coefficient serves the KL in the loss or in the reward", (
         "set algo.objective.kl_coef or algo.reward_kl to 0"
     )
