@@ -187,14 +187,11 @@ def their_advantages(
         Space(args=args),
         Space(value=options.get("kl_coef", 0)),
     )
-    half = len(rewards) // 2
-    experiences = [
-        theirs.maker.Experience(
-            rewards=rewards[s].clone(), kl=kl[s], action_mask=kept[s], index=list(range(len(rewards)))[s], info={},
-            values=options["values"][s] if "values" in options else None,
-        )  # fmt: skip
-        for s in (slice(0, half), slice(half, None))
-    ]
+    half, values, experiences = len(rewards) // 2, options.get("values"), []
+    for s in (slice(0, half), slice(half, None)):
+        part = {"rewards": rewards[s].clone(), "kl": kl[s], "action_mask": kept[s]}
+        index, critic = list(range(len(rewards)))[s], None if values is None else values[s]
+        experiences.append(theirs.maker.Experience(**part, values=critic, index=index, info={}))
     return torch.cat([e.advantages for e in maker.compute_advantages_and_returns(experiences)])
 
 

@@ -1,4 +1,4 @@
-"""The dry run of engine=openrlhf: its agent file in OpenRLHF's real executors, its command under OpenRLHF's real parser."""
+"""The dry run of engine=openrlhf: its agent file in the real executors, its command under the real parser."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace as Space
 from typing import Any
@@ -71,7 +72,9 @@ def a_job(folder: Path, out: Path, changes: Sequence[str] = ()) -> Job:
     """The job that the command line would make, but small."""
     from omegaconf import OmegaConf
 
-    chosen = {"engine": "openrlhf", "model": "folder"} | dict(c.split("=") for c in changes if c.partition("=")[0] in GROUPS)
+    chosen = {"engine": "openrlhf", "model": "folder"} | dict(
+        c.split("=") for c in changes if c.partition("=")[0] in GROUPS
+    )
     small = [
         f"model.path={folder}", f"out={out}", "groups=2", "algo.group=2", "updates=1", "mode.reply_tokens=12",
         "mode.context=1024", "world.max_turns=3", "model.system='Be kind.'", "engine.gpus=1", "engine.vllm_engines=1",
@@ -195,7 +198,7 @@ def test_an_end_token_stands_once_after_every_reply(theirs: orlhf.OpenRLHF, fold
     end = world.chat.end[-1]
     for response in responses:
         ids, spans = response["observation_tokens"], response["action_ranges"]
-        for (_, stop), (start, _) in zip(spans[:-1], spans[1:], strict=True):
+        for (_, stop), (start, _) in pairwise(spans):
             closing = [k for k in range(stop - 1, start) if ids[k] == end]
             assert len(closing) == 2, "the reply's and the user's"
             assert closing[0] in (stop - 1, stop)
@@ -205,7 +208,10 @@ def test_single_replies_are_those_of_the_local_engine(theirs: orlhf.OpenRLHF, fo
     from echo_env.agents.service.labels import prompt_of
 
     lines = tmp_path / "prompts.jsonl"
-    talks = [("train-0003", [], "I lost my job today."), ("train-0007", [("Hi.", "Hello.")], "Nobody calls me any more.")]
+    talks = [
+        ("train-0003", [], "I lost my job today."),
+        ("train-0007", [("Hi.", "Hello.")], "Nobody calls me any more."),
+    ]
     lines.write_text(
         "".join(
             json.dumps({
@@ -293,9 +299,7 @@ def sample(reward: float | None, score: float | None, k: int) -> Played:
         ("rloo", [8 / 9, -4 / 9, 0, -4 / 9]),  # 4/3 of what dr_grpo gives
     ],
 )
-def test_left_out_in_openrlhfs_own_estimators(
-    theirs: orlhf.OpenRLHF, estimator: str, expected: list[float]
-) -> None:
+def test_left_out_in_openrlhfs_own_estimators(theirs: orlhf.OpenRLHF, estimator: str, expected: list[float]) -> None:
     """Rewards 1, 0, none, 0: the mean of those that there are is 1/3."""
     group = [sample(r, s, k) for k, (r, s) in enumerate([(1.0, 1.0), (0.0, 0.0), (None, None), (0.0, 0.0)])]
     settle(group)
@@ -425,7 +429,14 @@ def test_every_preset_is_taken_or_refused_in_words(preset: str, mode: str, tmp_p
 
 
 def test_the_judges_run_of_echo_n1_as_flags(tmp_path: Path) -> None:
-    changes = ["algo=echo_judge", "algo.group=8", "groups=8", "updates=1000", "optim.warmup=300", "optim.schedule=cosine"]
+    changes = [
+        "algo=echo_judge",
+        "algo.group=8",
+        "groups=8",
+        "updates=1000",
+        "optim.warmup=300",
+        "optim.schedule=cosine",
+    ]
     flags = flags_for(a_job(tmp_path, tmp_path / "run", changes))
     expected = {
         "actor.policy_loss_type": "gspo", "actor.eps_clip_low_high": [3e-4, 4e-4], "algo.kl.use_loss": True,
@@ -563,9 +574,11 @@ def test_values_that_it_cannot_do_are_refused(told: str, changes: list[str], tmp
 CHANGED = {
     "name": ["name=other"], "out": ["out=/elsewhere"], "resume": ["resume=true"], "seed": ["seed=7"],
     "groups": ["groups=4"], "model.lora": ["model.lora={rank: 8, alpha: 16, targets: all-linear}"],
-    "mode.context": ["mode.context=512"], "mode.temperature": ["mode.temperature=0.8"], "mode.top_p": ["mode.top_p=0.9"],
+    "mode.context": ["mode.context=512"], "mode.temperature": ["mode.temperature=0.8"],
+    "mode.top_p": ["mode.top_p=0.9"],
     "algo.group": ["algo.group=4"], "algo.estimator": ["algo=reinforce_pp"], "algo.baseline": ["algo.baseline=rloo"],
-    "algo.objective.clip.low": ["algo.objective.clip.low=0.1"], "algo.objective.clip.high": ["algo.objective.clip.high=0.1"],
+    "algo.objective.clip.low": ["algo.objective.clip.low=0.1"],
+    "algo.objective.clip.high": ["algo.objective.clip.high=0.1"],
     "algo.objective.clip.dual": ["algo.objective.clip.dual=3"],
     "algo.objective.ratio": ["algo.objective.ratio=sequence", "algo.objective.aggregation=sequence"],
     "algo.objective.aggregation": ["algo.objective.aggregation=sequence"],
@@ -602,7 +615,9 @@ def test_a_setting_that_is_a_flag_changes_the_command(tmp_path: Path) -> None:
 
 def test_no_key_is_written(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef-secret")
-    run = prepared(a_job(folder, tmp_path / "run", ["logger=wandb", "monitor.eval_every=2", "monitor.eval_scenarios=3"]))
+    run = prepared(
+        a_job(folder, tmp_path / "run", ["logger=wandb", "monitor.eval_every=2", "monitor.eval_scenarios=3"])
+    )
     assert "0123456789abcdef-secret" not in "".join(f.read_text() for f in run.folder.iterdir() if f.is_file())
     assert run.flags["logger.wandb.key"] == "env"
     assert '"WANDB_MODE": "offline"' in " ".join(run.submit)

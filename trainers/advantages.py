@@ -216,8 +216,8 @@ def gae(
     """Generalised advantage estimates of tokens, from a critic's values (Schulman et al. 2016; OpenRLHF `gae`).
 
     A_t = d_t + discount * decay * A_(t+1), d_t = r_t + discount * V_(t+1) - V_t, with the token rewards of
-    `token_returns`, whose steps these are: the policy's tokens alone. OpenRLHF discounts over the user's tokens too, and
-    whitens afterwards. What the critic is fitted to is A + V.
+    `token_returns`, whose steps these are: the policy's tokens alone. OpenRLHF discounts over the user's tokens too,
+    and whitens afterwards. What the critic is fitted to is A + V.
 
     Args:
         rewards_B: One for each row, NaN where missing.

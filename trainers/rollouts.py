@@ -141,7 +141,7 @@ class Conversations:
             task: With a scenario.
 
         Raises:
-            ConfigError: It has none, or a name in the world\'s configuration is unknown.
+            ConfigError: It has none, or a name in the world's configuration is unknown.
         """
         if task.scenario is None:
             raise ConfigError("a conversation in the environment needs a scenario", "single replies: mode=pseudo")

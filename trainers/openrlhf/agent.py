@@ -3,15 +3,15 @@
     AgentExecutor = executor_of(Path(__file__).with_name("agent.json"))     # all that an agent file holds
 
 `mode=multiturn` runs in `MultiTurnAgentExecutor`, `mode=pseudo` in `SingleTurnAgentExecutor`. A reward file
-(`reward_func`) would see one sample at a time: it could neither leave out one that its judge failed nor say whether a group
-has spread. So both modes are agent files.
+(`reward_func`) would see one sample at a time: it could neither leave out one that its judge failed nor say whether a
+group has spread. So both modes are agent files.
 """
 
 from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from openrlhf.utils.agent import AgentExecutorBase, AgentInstanceBase, MultiTurnAgentExecutor, SingleTurnAgentExecutor
 
@@ -104,7 +104,7 @@ class _Desk:
                     s.world, chat, _ELSEWHERE, limits=s.limits, score=s.score, overlong=s.overlong
                 )
             else:
-                score = "reward" if s.score == "reward" else "verdict"
+                score: Literal["verdict", "reward"] = "reward" if s.score == "reward" else "verdict"
                 self._play = Replies(s.world, chat, _ELSEWHERE, limits=s.limits, score=score, overlong=s.overlong)
         return self._play
 
@@ -140,8 +140,9 @@ class Dialogue(MultiTurnAgentExecutor):  # type: ignore[misc]
             loop = MultiTurnAgentExecutor(_Person)
             loop.agent_instance_cls = lambda: person
             response = await loop.execute(
-                prompt, label, self.desk.params(sampling_params), max_length, Verbatim(hf_tokenizer), person.engine, images
-            )
+                prompt, label, self.desk.params(sampling_params), max_length, Verbatim(hf_tokenizer), person.engine,
+                images,
+            )  # fmt: skip
             played = Played(response, play.rollout(person.talk, 0))
             check_ids(played)
             return played

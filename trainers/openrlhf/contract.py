@@ -1,7 +1,7 @@
 """OpenRLHF's command line, held against OpenRLHF itself.
 
-Its flags changed names in 0.11.0 and again in 0.11.1, and its README is wrong for 0.11.2. So a command is parsed
-with the parser of the installed `openrlhf.cli.train_ppo_ray`, rebuilt from that file's source: importing it would take Ray,
+Its flags changed names in 0.11.0 and again after, and its README is wrong for 0.11.2. So a command is parsed with the
+parser of the installed `openrlhf.cli.train_ppo_ray`, rebuilt from that file's source: importing it would take Ray,
 vLLM, DeepSpeed and flash-attn. What the program asserts across flags comes here first, in words.
 """
 
@@ -58,7 +58,7 @@ def parser_of(source: str) -> argparse.ArgumentParser:
     for call, prefix in _options(ast.parse(source)):
         name = _literal(call.args[0], prefix)
         given = {k.arg: k.value for k in call.keywords if k.arg not in {None, "help"}}
-        options: dict[str, Any] = {"default": argparse.SUPPRESS}  # asked is which values are given, and whether they fit
+        options: dict[str, Any] = {"default": argparse.SUPPRESS}  # asked is what is given, and whether it fits
         for key, value in given.items():
             if key == "type":
                 options[key] = _TYPES[ast.unparse(value)]

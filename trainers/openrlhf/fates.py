@@ -137,22 +137,32 @@ def _refusals(job: Job) -> Iterator[tuple[bool, str, str]]:
         "a conversation is one growing sequence there: mode.history=rerender has no place",
         f"mode.history=append with a template that keeps its history, or {local}",
     )
-    yield algo.credit == "turn", "one reward a conversation, at its last token: no turn credit", (
-        f"algo.credit=trajectory, or {local}"
+    yield (
+        algo.credit == "turn",
+        "one reward a conversation, at its last token: no turn credit",
+        (f"algo.credit=trajectory, or {local}"),
     )
     yield algo.redundancy, "rewards are not weighed by likeness (PEER)", f"algo.redundancy=false, or {local}"
-    yield spec.aggregation == "constant", "it has no aggregation over a constant", (
-        f"algo.objective.aggregation=token, or {local}"
+    yield (
+        spec.aggregation == "constant",
+        "it has no aggregation over a constant",
+        (f"algo.objective.aggregation=token, or {local}"),
     )
-    yield bool(spec.kl_coef and algo.reward_kl), "one coefficient serves the KL in the loss or in the reward", (
-        "set algo.objective.kl_coef or algo.reward_kl to 0"
+    yield (
+        bool(spec.kl_coef and algo.reward_kl),
+        "one coefficient serves the KL in the loss or in the reward",
+        ("set algo.objective.kl_coef or algo.reward_kl to 0"),
     )
-    yield algo.estimator == "group" and algo.baseline == "none", "a group without a baseline is not one of its kinds", (
-        "algo.estimator=reinforce_pp, or another algo.baseline"
+    yield (
+        algo.estimator == "group" and algo.baseline == "none",
+        "a group without a baseline is not one of its kinds",
+        ("algo.estimator=reinforce_pp, or another algo.baseline"),
     )
-    yield algo.estimator == "reinforce_pp" and algo.baseline in {"grpo", "rloo"}, (
-        f"REINFORCE++ with the baseline '{algo.baseline}' is not one of its kinds"
-    ), "algo.baseline=none or dr_grpo"
+    yield (
+        algo.estimator == "reinforce_pp" and algo.baseline in {"grpo", "rloo"},
+        (f"REINFORCE++ with the baseline '{algo.baseline}' is not one of its kinds"),
+        "algo.baseline=none or dr_grpo",
+    )
     yield (
         algo.token_discount != 1 and (job.mode.name == "multiturn" or algo.baseline != "none"),
         "a discount runs over the user's tokens too, and with a baseline it is ignored",
@@ -164,16 +174,20 @@ def _refusals(job: Job) -> Iterator[tuple[bool, str, str]]:
         "change groups or algo.minibatches",
     )
     lora = job.model.lora
-    yield lora is not None and lora.alpha != int(lora.alpha), "alpha of LoRA is a whole number there", (
-        "model.lora.alpha=32"
+    yield (
+        lora is not None and lora.alpha != int(lora.alpha),
+        "alpha of LoRA is a whole number there",
+        ("model.lora.alpha=32"),
     )
     yield (
         lora is not None and isinstance(lora.targets, str) and lora.targets != "all-linear",
         "targets of LoRA are names there, not a pattern",
         "model.lora.targets=[q_proj,v_proj]",
     )
-    yield job.monitor.held_out is not None, "no second judge looks on during training", (
-        "monitor.held_out=null; score the checkpoints afterwards:  echo-env score"
+    yield (
+        job.monitor.held_out is not None,
+        "no second judge looks on during training",
+        ("monitor.held_out=null; score the checkpoints afterwards:  echo-env score"),
     )
     yield bool(job.monitor.stop_on), "no alarm can end a run", "monitor.stop_on=[]"
 
@@ -181,7 +195,7 @@ def _refusals(job: Job) -> Iterator[tuple[bool, str, str]]:
 def notes(job: Job) -> list[str]:
     """Return what is otherwise than under engine=local, for the README of the run folder."""
     told = [
-        f"{job.updates} updates of {job.groups} groups: the data set has a row for each group, and OpenRLHF shuffles it.",
+        f"{job.updates} updates of {job.groups} groups: the data set has a row for each, and OpenRLHF shuffles it.",
         "A sample that nobody could score gets its siblings' mean and one trainable token; 'unscored' counts them.",
         "Samples, detectors and alarms of 'monitor' are engine=local's; OpenRLHF logs its own figures and ours beside.",
     ]

@@ -1,11 +1,11 @@
 """The dry run: everything that OpenRLHF takes, written into the run's folder and checked.
 
-    RUN/agent.py       the agent file; agent.json beside it is what it reads
-        agent.json
-        train.jsonl    the data set, a line for each group; eval.jsonl where there is an evaluation
-        submit.sh      hands the job to Ray
-        command.json   the same as lists of words
-        README.txt     what it takes to run it, and what is otherwise than under engine=local
+A run's folder holds
+
+    agent.py       the agent file; agent.json beside it is what it reads
+    train.jsonl    the data set, a line for each group; eval.jsonl where there is an evaluation
+    submit.sh      hands the job to Ray; command.json holds the same as lists of words
+    README.txt     what it takes to run it, and what is otherwise than under engine=local
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from echo_env.trainers.replies import messages_of
 from echo_env.trainers.runs import open_run
 from echo_env.trainers.tasks import Order, subjects
 
-AGENT = '''"""The agent file of an OpenRLHF {version} run, written by echo-env; agent.json beside it says what it plays."""
+AGENT = '''"""The agent file of an OpenRLHF {version} run, by echo-env; agent.json beside it says what it plays."""
 
 from pathlib import Path
 
@@ -54,10 +54,11 @@ set -e
 """
 README = """A job for OpenRLHF {version}, as written by  engine=openrlhf engine.dry_run=true
 
-Launch:  ray start --head  on a machine with {gpus} GPUs (more machines: ray start --address=HEAD:6379), then  sh submit.sh
-Each machine needs: pip install 'echo-env[openrlhf]'; pip install openrlhf[vllm]=={version} (brings vLLM, DeepSpeed,
-flash-attn); this folder and {model} under the same paths. Keys of judges and of wandb come from the environment of
-`ray start`, never from a file or the command.
+Launch:  ray start --head  where there are {gpus} GPUs (further machines: ray start --address=HEAD:6379); sh submit.sh
+Each machine needs  pip install 'echo-env[openrlhf]'  and  pip install 'openrlhf[vllm]=={version}'  (with vLLM,
+DeepSpeed, flash-attn), and under the same paths as here this folder and the model,
+{model}
+Keys of judges and of wandb come from the environment of `ray start`, never from a file or the command.
 
 {checked}
 
@@ -244,7 +245,7 @@ def _readme(job: Job, settings: OpenRLHFSettings, prepared: Prepared, model: Pat
     if prepared.left_out:
         told.append(f"{prepared.left_out} prompts leave no room for a reply and are left out.")
     seen = f"The flags were parsed by OpenRLHF {contract.VERSION}'s own parser and its rules across flags checked."
-    unseen = f"OpenRLHF was not installed where this was written: its parser ({contract.VERSION}) has not seen the flags."
+    unseen = "OpenRLHF was not installed where this was written: its parser has not seen the flags."
     places = settings.nodes * settings.gpus
     engines = settings.vllm_engines * settings.tensor_parallel
     gpus = places if settings.colocate else places * (2 if job.algo.needs_reference else 1) + engines

@@ -1,6 +1,6 @@
 """The data set as OpenRLHF reads it: a line for each group, `input` and `label`.
 
-The label says what is talked about; the agent file makes the prompt's ids from it, with the tokenizer that OpenRLHF loads.
+The label says what is talked about; the agent file makes the prompt's ids from it, with OpenRLHF's tokenizer.
 `input` is there to be read, and is the key of OpenRLHF's evaluation, so it is unique. A row's samples are siblings:
 they share the label, and with it scenario and seed.
 """

@@ -163,11 +163,12 @@ def check_ids(played: Played) -> None:
 def settle(group: Sequence[Played], usual: float = 0.0) -> None:
     """Give the siblings of one prompt their rewards, scores and logs, once all are in.
 
-    A sample that nobody could score (a judge or a person failed) cannot be left out of OpenRLHF's batch, nor may its reward
-    be None or NaN. It gets the mean of its scored siblings and one trainable token, its last: with a baseline over the
-    group the advantage of that token is 0, and so is its share in the policy's gradient. (No token at all would make OpenRLHF
-    log NaN.) What remains: that token in the mean over tokens, and, for `group_norm` and `rloo`, the advantages of the k
-    scored siblings of n: larger by sqrt((n - 1) / (k - 1)), and smaller by (n / (n - 1)) / (k / (k - 1)).
+    A sample that nobody could score (a judge or a person failed) cannot be left out of OpenRLHF's batch, nor may its
+    reward be None or NaN. It gets the mean of its scored siblings and one trainable token, its last: with a baseline
+    over the group that token's advantage is 0, and so is its share in the policy's gradient. (With no token at all
+    OpenRLHF logs NaN.) What remains: one token in the mean over tokens, and in a KL or entropy term; and for the k scored
+    siblings of n, advantages that are larger under `group_norm` by sqrt((n - 1) / (k - 1)) and smaller under `rloo`, where they
+    are n / (n - 1) and not k / (k - 1) times the distance from the mean.
 
     Args:
         group: All siblings.
