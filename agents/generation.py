@@ -53,8 +53,8 @@ def draw(logits: Tensor, noise: Tensor, temperature: float, top_p: float) -> tup
         return logits.argmax(-1), logits.new_zeros(len(logits), dtype=torch.float32)
     mass = torch.softmax(logits.float() / temperature, -1)
     if top_p >= 1:
-        drawn, _ = _invert(mass, noise, mass.shape[-1])
-        return drawn, mass.gather(-1, drawn[:, None])[:, 0].log()
+        drawn, _ = _invert(mass, noise, 1.0)
+        return drawn, _log(mass.gather(-1, drawn[:, None])[:, 0])
     top, tokens = mass.topk(min(_HEAD, mass.shape[-1]))
     place, kept = _invert(top, noise, top_p)
     drawn = tokens.gather(-1, place[:, None])[:, 0]
@@ -62,16 +62,23 @@ def draw(logits: Tensor, noise: Tensor, temperature: float, top_p: float) -> tup
         top, tokens = mass[row].sort(descending=True)
         place, kept[row] = _invert(top[None], noise[row : row + 1], top_p)
         drawn[row] = tokens[place[0]]
-    return drawn, (mass.gather(-1, drawn[:, None])[:, 0] / kept).log()
+    return drawn, _log(mass.gather(-1, drawn[:, None])[:, 0] / kept)
+
+
+def _log(mass: Tensor) -> Tensor:
+    """Return the logarithm; of what a parallel sum rounds to nothing, a very small number's."""
+    import torch
+
+    return mass.clamp(min=torch.finfo(mass.dtype).tiny).log()
 
 
 def _invert(mass: Tensor, noise: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
     """Return where the running sum of `mass` [B, K] passes `noise` [B] times the mass kept, and the mass kept."""
     total = mass.cumsum(-1)
-    last = (total < top_p).sum(-1, keepdim=True).clamp(max=mass.shape[-1] - 1)
-    kept = total.gather(-1, last)
-    place = (total <= noise.to(total)[:, None] * kept).sum(-1, keepdim=True)
-    return place.minimum(last)[:, 0], kept[:, 0]
+    last = mass.shape[-1] - 1 if top_p >= 1 else (total < top_p).sum(-1, keepdim=True).clamp(max=mass.shape[-1] - 1)
+    kept = total[:, -1:] if top_p >= 1 else total.gather(-1, last)
+    place = (total <= noise.to(total)[:, None] * kept).sum(-1, keepdim=True).clamp(max=last)
+    return place[:, 0], kept[:, 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +184,14 @@ class Live:
         """Read more of every row, at least a token each; return the logits of what comes next, [B, V]."""
         import torch
 
-        tokens = self._right([torch.tensor(r) for r in rows])
-        self._mask = torch.cat([self._mask, self._right([torch.ones(len(r), dtype=torch.long) for r in rows])], 1)
-        places = (self._mask.cumsum(-1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
+        width = max(map(len, rows))
+        tokens = torch.tensor([[0] * (width - len(r)) + list(r) for r in rows], device=self._device)
+        read = torch.tensor([[0] * (width - len(r)) + [1] * len(r) for r in rows], device=self._device)
+        self._mask = torch.cat([self._mask, read], 1)
+        if width == 1:
+            places = self._mask.sum(-1, keepdim=True) - 1
+        else:
+            places = (self._mask.cumsum(-1) - 1).clamp(min=0)[:, -width:]
         out = self._model(
             input_ids=tokens,
             attention_mask=self._mask,
@@ -192,6 +204,15 @@ class Live:
             ids.extend(row)
         logits: Tensor = out.logits[:, -1]
         return logits
+
+    def spread(self, rows: list[int]) -> None:
+        """Make a batch of these rows, some of them more than once."""
+        import torch
+
+        for layer in self._cache.layers:
+            cast("Any", layer).spread(torch.tensor(rows, device=self._device))
+        self._mask = self._mask[rows]
+        self._ids = [list(self._ids[r]) for r in rows]
 
     def keep(self, rows: list[int]) -> None:
         """Drop all but these rows."""
@@ -280,9 +301,20 @@ def _closed_up(rows: int, ended: Sequence[int]) -> list[int]:
 
 
 def _read(model: PreTrainedModel, prompts: Sequence[list[int]], known: Sequence[Past]) -> tuple[Live, Tensor]:
-    """Read what is not known of the prompts, rows of like length together; return batch and logits [B, V]."""
+    """Read what is not known of the prompts, rows of like length together; return batch and logits [B, V].
+
+    Prompts that are the same, a group's first turn for example, are read once.
+    """
     import torch
 
+    seen: dict[tuple[int, ...], int] = {}
+    source = [row if known[row].ids else seen.setdefault(tuple(p), row) for row, p in enumerate(prompts)]
+    once = sorted(set(source))
+    if len(once) < len(prompts):
+        live, logits = _read(model, [prompts[r] for r in once], [known[r] for r in once])
+        place = {row: n for n, row in enumerate(once)}
+        live.spread([place[row] for row in source])
+        return live, logits[[place[row] for row in source]]
     rest = [p[len(k.ids) :] for p, k in zip(prompts, known, strict=True)]
     groups = list(alike([len(r) for r in rest]))
     pasts: dict[int, Past] = {}
@@ -340,6 +372,11 @@ def _layer() -> type[DynamicLayer]:
         def show(self, length: int) -> tuple[Tensor, Tensor]:
             self.keys, self.values = keys, values = self.stock[0][:, :, :length], self.stock[1][:, :, :length]
             return keys, values
+
+        def spread(self, rows: Tensor) -> None:
+            length = self.get_seq_length()
+            self.stock = tuple(states[rows] for states in self.stock)
+            self.show(length)
 
         def batch_select_indices(self, indices: Tensor) -> None:
             length, rows = self.get_seq_length(), indices.tolist()

@@ -1,4 +1,4 @@
-"""A policy for the tests of training: two small layers of Llama, random weights, a tokenizer made from the text here."""
+"""A policy for the tests of training: two small layers of Llama, random weights, a tokenizer made here."""
 
 from __future__ import annotations
 

@@ -80,9 +80,12 @@ def _nearest(message: str, whole: DictConfig) -> str:
     if missed := re.search(r"Could not find '([^']+)/([^']+)'", message):
         key, known = missed[2], sorted(f.stem for f in (CONFIGS / missed[1]).glob("*.yaml"))
     elif missed := re.search(r"Could not override '([^']+)'", message):
-        within, _, key = missed[1].rpartition(".")
-        node = OmegaConf.select(whole, within) if within else whole
-        known = sorted(map(str, node)) if OmegaConf.is_dict(node) else []
+        node: Any = whole
+        for key in missed[1].split("."):  # up to the first that is not there
+            known = sorted(map(str, node)) if OmegaConf.is_dict(node) else []
+            if key not in known:
+                break
+            node = node[key]
     else:
         return "see  --help"
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)

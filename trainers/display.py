@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from echo_env.trainers.rollouts import Progress as Played
+from echo_env.trainers.outcomes import Progress as Played
 
 SHOWN = ("reward", "success", "score", "length_mean", "entropy", "kl", "held_out", "eval_success", "seconds")
 """Figures on the line of an update, where they are measured."""

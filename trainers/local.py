@@ -31,8 +31,10 @@ from echo_env.trainers.display import Display
 from echo_env.trainers.filters import has_spread
 from echo_env.trainers.job import Job, Positive, checked
 from echo_env.trainers.learner import Learner, with_adapter
+from echo_env.trainers.outcomes import Limits, Overlong, Progress, Rollout, Task
 from echo_env.trainers.redundancy import reweighed
-from echo_env.trainers.rollouts import Conversations, Limits, Overlong, Progress, Replies, Rollout, Task
+from echo_env.trainers.replies import Replies
+from echo_env.trainers.rollouts import Conversations
 from echo_env.trainers.runs import Run, open_logger, open_run
 from echo_env.trainers.sampler import Sampler
 from echo_env.trainers.tasks import Order, subjects
@@ -199,6 +201,18 @@ def make_learner(job: Job, engine: LocalEngine, start: Path | None = None) -> Le
     )  # fmt: skip
 
 
+def limits_of(job: Job) -> Limits:
+    """Return how much is said."""
+    mode = job.mode
+    return Limits(reply_tokens=mode.reply_tokens, episode_tokens=mode.episode_tokens, context=mode.context)
+
+
+def overlong_of(job: Job) -> Overlong | None:
+    """Return what a long reply costs."""
+    long, cap = job.algo.overlong, job.mode.reply_tokens
+    return long and Overlong(cap=cap, cache=max(round(long.slope * cap), 1), factor=long.factor)
+
+
 def make_world(job: Job, engine: LocalEngine, learner: Learner) -> Conversations | Replies:
     """Return where the policy speaks.
 
@@ -210,11 +224,7 @@ def make_world(job: Job, engine: LocalEngine, learner: Learner) -> Conversations
     stops = stop_tokens(bare, learner.tokenizer)
     chat = ChatFormat(learner.tokenizer, stops=stops, system=job.model.system)
     sampler = Sampler(bare, stops, temperature=mode.temperature, top_p=mode.top_p, reuse_tokens=engine.reuse_tokens)
-    limits = Limits(reply_tokens=mode.reply_tokens, episode_tokens=mode.episode_tokens, context=mode.context)
-    long = job.algo.overlong
-    overlong = long and Overlong(
-        cap=mode.reply_tokens, cache=max(round(long.slope * mode.reply_tokens), 1), factor=long.factor
-    )
+    limits, overlong = limits_of(job), overlong_of(job)
     if mode.name == "pseudo":
         return Replies(
             job.world, chat, sampler, limits=limits, score=job.algo.score, overlong=overlong, at_once=engine.at_once

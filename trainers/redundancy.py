@@ -12,7 +12,7 @@ from torch import Tensor
 from echo_env.agents.embedded.encoders import encoder_for, encoder_of
 from echo_env.agents.embedded.language import words
 from echo_env.trainers.advantages import group_redundancy, history_redundancy, length_gate, reweighted
-from echo_env.trainers.rollouts import Rollout
+from echo_env.trainers.outcomes import Rollout
 from echo_env.trainers.trajectory import Trajectory
 
 

@@ -100,7 +100,7 @@ def open_run(job: Job, header: RunHeader) -> Iterator[Run]:
     """
     run, config = Run(job.out), job.out / "config.yaml"
     settings = json.loads(redact(json.dumps(job.settings())))
-    there = job.out.is_dir() and any(job.out.iterdir())
+    there = job.out.is_dir() and any(entry.name != ".lock" for entry in job.out.iterdir())
     if there and not (config.exists() or (job.out / "header.jsonl").exists()):
         raise RecordError(f"{job.out} exists and holds no training run", "choose another folder:  out=FOLDER")
     if there and not (job.resume or job.overwrite):

@@ -11,7 +11,7 @@ from echo_env.errors import ConfigError
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
 from echo_env.rewards import JudgedRecipe
 from echo_env.trainers.job import NEVER_TRAINED, Job
-from echo_env.trainers.rollouts import Task
+from echo_env.trainers.outcomes import Task
 
 Subject = tuple[str, Scenario | ScorablePrompt]
 """A key, and what it stands for."""

@@ -16,7 +16,7 @@ from echo_env.errors import ConfigError
 from echo_env.roles import Exchange
 from echo_env.trainers import monitors
 from echo_env.trainers.advantages import trajectory_rewards
-from echo_env.trainers.rollouts import Rollout
+from echo_env.trainers.outcomes import Rollout
 from echo_env.trainers.trajectory import Trajectory, reward_table
 from echo_env.types import Episode
 

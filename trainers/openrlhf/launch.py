@@ -27,14 +27,14 @@ from echo_env.profiles import Scenario
 from echo_env.record import new_header
 from echo_env.trainers.chat import ChatFormat
 from echo_env.trainers.job import Job, checked
-from echo_env.trainers.local import eval_tasks, model_folder
+from echo_env.trainers.local import eval_tasks, limits_of, model_folder, overlong_of
 from echo_env.trainers.openrlhf import contract
 from echo_env.trainers.openrlhf.fates import notes, refuse
 from echo_env.trainers.openrlhf.flags import argv_of, flags_of
 from echo_env.trainers.openrlhf.rows import jsonl, rows_of
 from echo_env.trainers.openrlhf.settings import OpenRLHFSettings
 from echo_env.trainers.openrlhf.talks import AgentSettings
-from echo_env.trainers.outcomes import Limits, Overlong, Task
+from echo_env.trainers.outcomes import Limits, Task
 from echo_env.trainers.replies import messages_of
 from echo_env.trainers.runs import open_run
 from echo_env.trainers.tasks import Order, subjects
@@ -152,18 +152,6 @@ def prepare(job: Job, settings: OpenRLHFSettings, folder: Path, program: Path | 
         for name, text in files.items():
             (folder / name).write_text(redact(text), encoding="utf-8")
     return prepared
-
-
-def limits_of(job: Job) -> Limits:
-    """Return how much is said, as engine=local has it."""
-    mode = job.mode
-    return Limits(reply_tokens=mode.reply_tokens, episode_tokens=mode.episode_tokens, context=mode.context)
-
-
-def overlong_of(job: Job) -> Overlong | None:
-    """Return what a long reply costs, as engine=local has it."""
-    long, cap = job.algo.overlong, job.mode.reply_tokens
-    return long and Overlong(cap=cap, cache=max(round(long.slope * cap), 1), factor=long.factor)
 
 
 def _agent(job: Job, model: Path) -> tuple[ChatFormat, AgentSettings]:

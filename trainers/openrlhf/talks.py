@@ -166,9 +166,9 @@ def settle(group: Sequence[Played], usual: float = 0.0) -> None:
     A sample that nobody could score (a judge or a person failed) cannot be left out of OpenRLHF's batch, nor may its
     reward be None or NaN. It gets the mean of its scored siblings and one trainable token, its last: with a baseline
     over the group that token's advantage is 0, and so is its share in the policy's gradient. (With no token at all
-    OpenRLHF logs NaN.) What remains: one token in the mean over tokens, and in a KL or entropy term; and for the k scored
-    siblings of n, advantages that are larger under `group_norm` by sqrt((n - 1) / (k - 1)) and smaller under `rloo`, where they
-    are n / (n - 1) and not k / (k - 1) times the distance from the mean.
+    OpenRLHF logs NaN.) What remains: one token in the mean over tokens, and in a KL or entropy term; and for the k
+    scored siblings of n, advantages that are larger under `group_norm` by sqrt((n - 1) / (k - 1)) and smaller under
+    `rloo`, where they are n / (n - 1) and not k / (k - 1) times the distance from the mean.
 
     Args:
         group: All siblings.
