@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from random import Random
 
 from echo_env.agents.scoring import ScorablePrompt
-from echo_env.build import conversation_seed
+from echo_env.build import conversation_seed, recipe_of
 from echo_env.errors import ConfigError
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
+from echo_env.rewards import JudgedRecipe
 from echo_env.trainers.job import NEVER_TRAINED, Job
 from echo_env.trainers.outcomes import Task
 
@@ -74,9 +75,13 @@ def _refuse_measured(scenario: Scenario, job: Job) -> None:
 
 
 def _prompts(job: Job) -> list[Subject]:
-    from echo_env.trainers.promptdata import default_prompts, load_prompts
+    from echo_env.trainers.promptdata import Draw, default_prompts, load_prompts
 
-    found = load_prompts(job.data.prompts) if job.data.prompts else default_prompts(seed=job.seed)
+    if job.data.prompts:
+        found = load_prompts(job.data.prompts)
+    else:  # a recipe that is made of EPM has nothing to say about chit-chat
+        judged = isinstance(recipe_of(job.world), JudgedRecipe)
+        found = default_prompts(seed=job.seed, chitchat=Draw().chitchat if judged else 0)
     for prompt in found:
         if prompt.scenario:
             _refuse_measured(get_scenario(prompt.scenario), job)
