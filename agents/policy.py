@@ -10,16 +10,22 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypedDict, Unpack
+
+from pydantic import Field, ValidationError
 
 from echo_env.agents.generation import Memory, generate
 from echo_env.agents.loading import load_model, reusable, stop_tokens, takes_system
 from echo_env.errors import ConfigError
 from echo_env.roles import Observation
-from echo_env.types import Message
+from echo_env.types import Message, Record
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+SPOKEN_UNDER = "echo_env.json"
+"""File in a model's folder: what it was trained under."""
 
 
 class Options(TypedDict, total=False):
@@ -188,13 +194,46 @@ class LocalModel:
         return [d.ids[:-1] if d.ids[-1] in self.stops else d.ids for d in drawn]
 
 
+class SpokenUnder(Record):
+    """What a model was trained to speak under; without it, a policy would be measured on what it never saw."""
+
+    system: str | None = None
+    """System prompt; "" is none at all. None: the shipped one."""
+    max_new_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Longest reply, in tokens."""
+
+    @classmethod
+    def of(cls, folder: Path) -> SpokenUnder:
+        """Read what a folder's model was trained under; nothing where it was not trained here.
+
+        Raises:
+            ConfigError: The file is damaged.
+        """
+        file = folder / SPOKEN_UNDER
+        if not file.is_file():
+            return cls()
+        try:
+            return cls.model_validate_json(file.read_bytes())
+        except ValidationError as e:
+            raise ConfigError(f"{file} cannot be read: {e.errors()[0]['msg']}", "delete it, or train again") from None
+
+    def save(self, folder: Path) -> None:
+        """Write it beside the weights."""
+        (folder / SPOKEN_UNDER).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
 def local_model(path: str | Path, **options: Unpack[Options]) -> LocalModel:
-    """Return the policy of a model folder.
+    """Return the policy of a model folder. What it was trained under (`SpokenUnder`) stands where no option is given.
 
     Raises:
         ConfigError: There is no such folder, or it has no `config.json`, no safetensors or no chat template.
         missing_extra: torch or transformers is not installed.
     """
+    trained = SpokenUnder.of(Path(path).expanduser())
+    if trained.system is not None:
+        options.setdefault("system", trained.system)
+    if trained.max_new_tokens is not None:
+        options.setdefault("max_new_tokens", trained.max_new_tokens)
     return LocalModel(path, **options)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ import pytest
 
 from echo_env.agents import generation, loading, smollm2
 from echo_env.agents.generation import pick
-from echo_env.agents.policy import LocalModel, local_model, shorten
+from echo_env.agents.policy import SPOKEN_UNDER, LocalModel, SpokenUnder, local_model, shorten
 from echo_env.agents.smollm2 import smollm2_135m, smollm2_folder
 from echo_env.build import build_policy
 from echo_env.errors import ConfigError, MissingExtra
@@ -498,3 +499,15 @@ class TestSmolLM2:
         remembered = smol.respond_batch(then)
         smol.forget()
         assert smol.respond_batch(then) == remembered
+
+
+def test_a_folder_remembers_what_its_model_was_trained_under(folder: Path, tmp_path: Path) -> None:
+    mine = shutil.copytree(folder, tmp_path / "trained")
+    SpokenUnder(system="", max_new_tokens=7).save(mine)
+    policy = local_model(mine)
+    assert policy.max_new_tokens == 7
+    assert policy.id.endswith("+bare")
+    assert local_model(mine, system="Be brief.", max_new_tokens=9).max_new_tokens == 9
+    (mine / SPOKEN_UNDER).write_text('{"system": 3}')
+    with pytest.raises(ConfigError, match="cannot be read"):
+        local_model(mine)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from echo_env.agents.loading import offline
+from echo_env.agents.policy import SpokenUnder
 from echo_env.build import conversation_seed
 from echo_env.errors import ConfigError, EchoError, missing_extra
 from echo_env.trainers import losses
@@ -117,6 +118,7 @@ class Learner:
         temperature: That of sampling.
         micro_tokens: Tokens in one forward pass, padding included.
         seed: Of the order of minibatches.
+        spoken: What the policy speaks under, saved beside it.
     """
 
     def __init__(
@@ -132,8 +134,10 @@ class Learner:
         temperature: float = 1.0,
         micro_tokens: int = 4096,
         seed: int = 0,
+        spoken: SpokenUnder | None = None,
     ) -> None:
         self.model, self.tokenizer, self.algo, self.optim = model.eval(), tokenizer, algo, optim
+        self.spoken = spoken or SpokenUnder()
         self.done, self.updates, self.temperature = 0, updates, temperature
         self.micro_tokens, self._seed = micro_tokens, seed
         self.device = next(model.parameters()).device
@@ -304,6 +308,7 @@ class Learner:
                 model = copy.deepcopy(model).merge_and_unload()
             model.save_pretrained(str(folder))
             self.tokenizer.save_pretrained(str(folder))
+        self.spoken.save(folder)
 
 
 def _on(batch: Batch, device: torch.device) -> Batch:

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from echo_env.agents.loading import load_model, stop_tokens
 from echo_env.agents.modelrecord import recorded_models
+from echo_env.agents.policy import SpokenUnder
 from echo_env.build import conversation_seed
 from echo_env.errors import ConfigError, unknown_name
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
@@ -167,6 +168,17 @@ def model_folder(path: str) -> Path:
     raise unknown_name("model", path, ["smollm2-135m"])
 
 
+def spoken_under(job: Job) -> SpokenUnder:
+    """Return the system prompt and the longest reply that a job trains under.
+
+    The job's own prompt, else the one that the model was trained under before.
+    """
+    system = job.model.system
+    if system is None:
+        system = SpokenUnder.of(model_folder(job.model.path)).system
+    return SpokenUnder(system=system, max_new_tokens=job.mode.reply_tokens)
+
+
 def make_learner(job: Job, engine: LocalEngine, start: Path | None = None) -> Learner:
     """Load the policy, from a checkpoint where one is given, and what it is compared with.
 
@@ -191,6 +203,7 @@ def make_learner(job: Job, engine: LocalEngine, start: Path | None = None) -> Le
     return Learner(
         policy, tokenizer, job.algo, job.optim, reference=reference, watch_kl=job.monitor.reference_kl,
         updates=job.updates, temperature=job.mode.temperature, micro_tokens=engine.micro_tokens, seed=job.seed,
+        spoken=spoken_under(job),
     )  # fmt: skip
 
 
@@ -215,7 +228,7 @@ def make_world(job: Job, engine: LocalEngine, learner: Learner) -> Conversations
     model, mode = learner.model, job.mode
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
     stops = stop_tokens(bare, learner.tokenizer)
-    chat = ChatFormat(learner.tokenizer, stops=stops, system=job.model.system)
+    chat = ChatFormat(learner.tokenizer, stops=stops, system=learner.spoken.system)
     sampler = Sampler(bare, stops, temperature=mode.temperature, top_p=mode.top_p, reuse_tokens=engine.reuse_tokens)
     limits, overlong = limits_of(job), overlong_of(job)
     if mode.name == "pseudo":

@@ -35,6 +35,7 @@ import torch
 from torch import Tensor
 
 from echo_env.agents.loading import load_model, stop_tokens
+from echo_env.agents.policy import SpokenUnder
 from echo_env.errors import ConfigError, RecordError
 from echo_env.record import RunHeader, new_header
 from echo_env.trainers import checkpoints
@@ -140,13 +141,23 @@ def _model(job: SftJob, train: Sequence[Chat], saved: Path | None) -> tuple[PreT
     return tokenizer, model
 
 
+def system_of(job: SftJob) -> str | None:
+    """Return the one system prompt of all conversations: the job's, else the one that the model was trained under.
+
+    None: each conversation keeps its own.
+    """
+    if job.model.system is None and job.model.path is not None:
+        return SpokenUnder.of(model_folder(job.model.path)).system
+    return job.model.system
+
+
 def _formats(job: SftJob, tokenizer: PreTrainedTokenizerBase, stops: frozenset[int]) -> Callable[[str], ChatFormat]:
     """Return the chat format for a conversation's own system prompt."""
+    for_all = system_of(job)
 
     @cache
     def format_of(own: str) -> ChatFormat:
-        system = job.model.system if job.model.system is not None else (own or None)
-        return ChatFormat(tokenizer, stops=stops, system=system)
+        return ChatFormat(tokenizer, stops=stops, system=for_all if for_all is not None else (own or None))
 
     return format_of
 
@@ -295,6 +306,7 @@ class Trainer:
             model = copy.deepcopy(model).merge_and_unload()
         model.save_pretrained(str(folder))
         self.ready.tokenizer.save_pretrained(str(folder))
+        SpokenUnder(system=system_of(self.job)).save(folder)
         state = {
             "optimisers": [o.state_dict() for o in self._optimisers],
             "done": self.done,

@@ -27,7 +27,7 @@ from echo_env.profiles import Scenario
 from echo_env.record import new_header
 from echo_env.trainers.chat import ChatFormat
 from echo_env.trainers.job import Job, checked
-from echo_env.trainers.local import eval_tasks, limits_of, model_folder, overlong_of
+from echo_env.trainers.local import eval_tasks, limits_of, model_folder, overlong_of, spoken_under
 from echo_env.trainers.openrlhf import contract
 from echo_env.trainers.openrlhf.fates import notes, refuse
 from echo_env.trainers.openrlhf.flags import argv_of, flags_of
@@ -169,13 +169,13 @@ def _agent(job: Job, model: Path) -> tuple[ChatFormat, AgentSettings]:
             config = auto.AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
             generation = auto.GenerationConfig.from_model_config(config)
     stops = stop_tokens(cast("Any", _Ends(generation)), tokenizer)
-    chat = ChatFormat(tokenizer, stops=stops, system=job.model.system)
+    chat = ChatFormat(tokenizer, stops=stops, system=spoken_under(job).system)
     if job.mode.name == "multiturn":
         chat.check_append()
     settings = AgentSettings(
         mode=job.mode.name,
         world=job.world,
-        system=job.model.system,
+        system=spoken_under(job).system,
         stops=tuple(sorted(stops)),
         limits=limits_of(job),
         overlong=overlong_of(job),
