@@ -194,6 +194,18 @@ def make_learner(job: Job, engine: LocalEngine, start: Path | None = None) -> Le
     )  # fmt: skip
 
 
+def limits_of(job: Job) -> Limits:
+    """Return how much is said."""
+    mode = job.mode
+    return Limits(reply_tokens=mode.reply_tokens, episode_tokens=mode.episode_tokens, context=mode.context)
+
+
+def overlong_of(job: Job) -> Overlong | None:
+    """Return what a long reply costs."""
+    long, cap = job.algo.overlong, job.mode.reply_tokens
+    return long and Overlong(cap=cap, cache=max(round(long.slope * cap), 1), factor=long.factor)
+
+
 def make_world(job: Job, engine: LocalEngine, learner: Learner) -> Conversations | Replies:
     """Return where the policy speaks.
 
@@ -205,11 +217,7 @@ def make_world(job: Job, engine: LocalEngine, learner: Learner) -> Conversations
     stops = stop_tokens(bare, learner.tokenizer)
     chat = ChatFormat(learner.tokenizer, stops=stops, system=job.model.system)
     sampler = Sampler(bare, stops, temperature=mode.temperature, top_p=mode.top_p, reuse_tokens=engine.reuse_tokens)
-    limits = Limits(reply_tokens=mode.reply_tokens, episode_tokens=mode.episode_tokens, context=mode.context)
-    long = job.algo.overlong
-    overlong = long and Overlong(
-        cap=mode.reply_tokens, cache=max(round(long.slope * mode.reply_tokens), 1), factor=long.factor
-    )
+    limits, overlong = limits_of(job), overlong_of(job)
     if mode.name == "pseudo":
         return Replies(
             job.world, chat, sampler, limits=limits, score=job.algo.score, overlong=overlong, at_once=engine.at_once
