@@ -256,6 +256,7 @@ def compare(o: argparse.Namespace, words: list[str]) -> bool:
     for k in range(o.updates + 1):
         for side in sides if k % 2 else sides[::-1]:
             side.update()
+            sys.stderr.write(f"update {k} of {o.updates}: {side.name} {side.updates[-1]}\n")
     for side in sides:
         side.end()
     tokens = o.rows * o.reply
