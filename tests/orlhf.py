@@ -92,10 +92,28 @@ class OpenRLHF(NamedTuple):
     utils: Any
     maker: Any
     length_penalty: Any
+    agent: Any
+    engine: Any
+    samples: Any
+    prompts: Any
+    ours: Any
+    """`echo_env.trainers.openrlhf.agent`, on top of them."""
+
+
+MODULES = (
+    "models.loss", "models.utils", "trainer.ppo_utils.experience_maker", "trainer.ppo_utils.length_penalty",
+    "utils.agent", "trainer.ray.vllm_engine", "trainer.ppo_utils.samples_generator", "datasets.prompts_dataset",
+)  # fmt: skip
+AGENT = "echo_env.trainers.openrlhf.agent"
 
 
 def load() -> OpenRLHF:
-    """Import them."""
+    """Import them. What our agent module needs of its own is imported before, without stand-ins."""
+    for name in ("rows", "talks"):
+        importlib.import_module(f"echo_env.trainers.openrlhf.{name}")
+    for name in ("replies", "rollouts"):
+        importlib.import_module(f"echo_env.trainers.{name}")
+    sys.modules.pop(AGENT, None)
     with stood_in(), mock.patch.object(torch, "compile", lambda function: function):
-        names = "models.loss", "models.utils", "trainer.ppo_utils.experience_maker", "trainer.ppo_utils.length_penalty"
-        return OpenRLHF(*(importlib.import_module(f"openrlhf.{name}") for name in names))
+        theirs = [importlib.import_module(f"openrlhf.{name}") for name in MODULES]
+        return OpenRLHF(*theirs, importlib.import_module(AGENT))

@@ -179,7 +179,7 @@ def their_advantages(
         reward=Space(clip_range=options.get("clip", (-10, 10)), **length),
         rollout=Space(n_samples_per_prompt=siblings, max_new_tokens=None),
         data=Space(max_len=64),
-        algo=Space(advantage=Space(**advantage, lambd=1.0)),
+        algo=Space(advantage=Space(**advantage, lambd=options.get("decay", 1.0))),
     )
     maker = theirs.maker.RemoteExperienceMaker.__new__(theirs.maker.RemoteExperienceMaker)
     maker.advantage_estimator, maker.strategy, maker.kl_ctl = (
@@ -187,13 +187,11 @@ def their_advantages(
         Space(args=args),
         Space(value=options.get("kl_coef", 0)),
     )
-    half = len(rewards) // 2
-    experiences = [
-        theirs.maker.Experience(
-            rewards=rewards[s].clone(), kl=kl[s], action_mask=kept[s], index=list(range(len(rewards)))[s], info={}
-        )
-        for s in (slice(0, half), slice(half, None))
-    ]
+    half, values, experiences = len(rewards) // 2, options.get("values"), []
+    for s in (slice(0, half), slice(half, None)):
+        part = {"rewards": rewards[s].clone(), "kl": kl[s], "action_mask": kept[s]}
+        index, critic = list(range(len(rewards)))[s], None if values is None else values[s]
+        experiences.append(theirs.maker.Experience(**part, values=critic, index=index, info={}))
     return torch.cat([e.advantages for e in maker.compute_advantages_and_returns(experiences)])
 
 
@@ -236,6 +234,19 @@ def test_reinforce_pp_with_a_discount_on_one_reply(theirs: orlhf.OpenRLHF, divid
     assert same(ours.values_BT[kept], other[kept])
     if divide:
         assert torch.equal(adv.reinforce_pp(rewards, kl, kept, kl_coef=0.1, discount=0.9).values_BT, ours.values_BT)
+
+
+@pytest.mark.parametrize(("discount", "decay", "spans"), [(1.0, 1.0, 3), (0.9, 0.8, 1), (1.0, 0.95, 1)])
+def test_gae(theirs: orlhf.OpenRLHF, discount: float, decay: float, spans: int) -> None:
+    """As above, several spans agree where nothing is discounted."""
+    kept = mask() if spans > 1 else torch.arange(10) < torch.tensor([[3], [10], [7], [1], [9], [2]])
+    rewards, kl, values = numbers(1, 6), numbers(2, 6, 10), numbers(3, 6, 10)
+    other = their_advantages(
+        theirs, "gae", rewards, kl, kept, siblings=1, kl_coef=0.1, gamma=discount, decay=decay, values=values
+    )
+    ours = adv.whiten(adv.gae(rewards, values, kl, kept, kl_coef=0.1, discount=discount, decay=decay))
+    assert same(ours.values_BT[kept], other[kept])
+    assert other[kept].abs().max() > 0.1
 
 
 # ---- penalties -----------------------------------------------------------------------------------------------------

@@ -202,6 +202,49 @@ def token_returns(
     return TokenAdvantages(returns_BT.masked_fill(~mask_BT, 0.0), mask_BT)
 
 
+def gae(
+    rewards_B: Tensor,
+    values_BT: Tensor,
+    kl_BT: Tensor,
+    mask_BT: Tensor,
+    *,
+    kl_coef: float = 0.0,
+    discount: float = 1.0,
+    decay: float = 0.95,
+    clip: tuple[float, float] | None = None,
+) -> TokenAdvantages:
+    """Generalised advantage estimates of tokens, from a critic's values (Schulman et al. 2016; OpenRLHF `gae`).
+
+    A_t = d_t + discount * decay * A_(t+1), d_t = r_t + discount * V_(t+1) - V_t, with the token rewards of
+    `token_returns`, whose steps these are: the policy's tokens alone. OpenRLHF discounts over the user's tokens too,
+    and whitens afterwards. What the critic is fitted to is A + V.
+
+    Args:
+        rewards_B: One for each row, NaN where missing.
+        values_BT: The critic's, before each token.
+        kl_BT: As in `token_returns`.
+        mask_BT: The policy's tokens.
+        kl_coef: At least 0.
+        discount: Of a token.
+        decay: lambda, 0..1.
+        clip: Bounds for the rewards.
+    """
+    mask_BT = mask_BT & ~rewards_B.isnan()[:, None]
+    last_B = rewards_B.nan_to_num(0.0).float()
+    if clip is not None:
+        last_B = last_B.clamp(*clip)
+    found_BT = torch.zeros_like(values_BT, dtype=torch.float32)
+    carry_B, next_B, later_B = torch.zeros_like(last_B), torch.zeros_like(last_B), torch.zeros_like(mask_BT[:, 0])
+    for t in reversed(range(values_BT.shape[1])):
+        here_B, value_B = mask_BT[:, t], values_BT[:, t].float()
+        reward_B = last_B.masked_fill(later_B, 0.0) - kl_coef * kl_BT[:, t]
+        step_B = reward_B + discount * next_B - value_B + discount * decay * carry_B
+        carry_B, next_B = torch.where(here_B, step_B, carry_B), torch.where(here_B, value_B, next_B)
+        later_B = later_B | here_B
+        found_BT[:, t] = carry_B
+    return TokenAdvantages(found_BT.masked_fill(~mask_BT, 0.0), mask_BT)
+
+
 def whiten(advantages: TokenAdvantages, *, divide: bool = True) -> TokenAdvantages:
     """Normalise over all trained tokens of the whole batch: (A - mean) / sqrt(max(var, 1e-8)), var with n.
 

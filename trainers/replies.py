@@ -84,7 +84,7 @@ class Replies:
     def _collect(self, tasks: Sequence[Task], policy_version: int) -> list[Rollout]:
         asked = [_asked(task) for task in tasks]
         limit = self.limits.context - self.limits.reply_tokens
-        ids = {p: self.chat.fitting(_messages(p), limit) for p in dict.fromkeys(asked)}
+        ids = {p: self.chat.fitting(messages_of(p), limit) for p in dict.fromkeys(asked)}
         ready = [(t, p) for t, p in zip(tasks, asked, strict=True) if len(ids[p]) <= limit]
         samples = self.sampler.sample(
             [ids[p] for _, p in ready], self.limits.reply_tokens, [draw_seed(t, 0, policy_version) for t, _ in ready]
@@ -93,13 +93,14 @@ class Replies:
         replies = [(p, text) for (_, p), text in zip(ready, texts, strict=True)]
         scored = drive(score_replies(self.world, replies, self.at_once), waiting=True) if replies else []
         made = {
-            id(t): self._rollout(t, _turn(p, text, found), sample, policy_version)
+            id(t): self.rollout(t, turn_of(p, text, found), sample, policy_version)
             for (t, p), text, sample, found in zip(ready, texts, samples, scored, strict=True)
         }
         none = "the prompt leaves no room for a reply (context)"
         return [made[id(t)] if id(t) in made else Rollout(t, None, failure=none) for t in tasks]
 
-    def _rollout(self, task: Task, turn: Turn, sample: Sample, policy_version: int) -> Rollout:
+    def rollout(self, task: Task, turn: Turn, sample: Sample, policy_version: int) -> Rollout:
+        """Return what became of a reply."""
         parts = shaped(turn, len(sample.ids), self.overlong)
         verdict = reply_verdict(turn) if turn.verdicts else turn.reward
         trajectory = Trajectory(
@@ -120,12 +121,13 @@ def _asked(task: Task) -> ScorablePrompt:
     return task.prompt
 
 
-def _messages(prompt: ScorablePrompt) -> list[Message]:
+def messages_of(prompt: ScorablePrompt) -> list[Message]:
+    """Return a prompt as the conversation that it is."""
     said = [text for exchange in prompt.history for text in (exchange.user, exchange.reply)]
     return [Message(role="companion" if k % 2 else "user", text=text) for k, text in enumerate((*said, prompt.user))]
 
 
-def _turn(prompt: ScorablePrompt, text: str, scored: Scored) -> Turn:
+def turn_of(prompt: ScorablePrompt, text: str, scored: Scored) -> Turn:
     """Return a scored reply as a turn of the environment would record it."""
     raw = storable(text)
     return Turn(

@@ -48,7 +48,7 @@ History = Literal["append", "rerender"]
 
 
 @dataclass(slots=True)
-class _Talk:
+class Talk:
     """A conversation under way."""
 
     place: int
@@ -119,11 +119,11 @@ class Conversations:
             ConfigError: A task has no scenario, or a name in the world's configuration is unknown. Whatever else
                 befalls a conversation is in its rollout.
         """
-        waiting, live, ended = deque(enumerate(tasks)), list[_Talk](), list[_Talk]()
+        waiting, live, ended = deque(enumerate(tasks)), list[Talk](), list[Talk]()
         try:
             while waiting or live:
-                opened = [self._start(*waiting.popleft()) for _ in range(min(self.live - len(live), len(waiting)))]
-                self._play(opened, [self._open(talk) for talk in opened])
+                opened = [self.start(*waiting.popleft()) for _ in range(min(self.live - len(live), len(waiting)))]
+                self._play(opened, [self.open(talk) for talk in opened])
                 live += opened
                 self._turn([talk for talk in live if not talk.over], policy_version)
                 ended += [talk for talk in live if talk.over]
@@ -131,40 +131,50 @@ class Conversations:
                 tell(_progress(len(tasks), ended, live))
         finally:
             self.sampler.forget()
-        return [self._rollout(talk, policy_version) for talk in sorted(ended, key=lambda talk: talk.place)]
+        return [self.rollout(talk, policy_version) for talk in sorted(ended, key=lambda talk: talk.place)]
 
-    def _start(self, place: int, task: Task) -> _Talk:
+    def start(self, place: int, task: Task) -> Talk:
+        """Return the conversation of a task, not opened yet.
+
+        Args:
+            place: Among the tasks.
+            task: With a scenario.
+
+        Raises:
+            ConfigError: It has none, or a name in the world's configuration is unknown.
+        """
         if task.scenario is None:
             raise ConfigError("a conversation in the environment needs a scenario", "single replies: mode=pseudo")
-        return _Talk(place, task, build_session(self.world, task.scenario, task.seed))
+        return Talk(place, task, build_session(self.world, task.scenario, task.seed))
 
-    def _play(self, talks: Sequence[_Talk], moves: Sequence[Coroutine[Any, Any, None]]) -> None:
+    def _play(self, talks: Sequence[Talk], moves: Sequence[Coroutine[Any, Any, None]]) -> None:
         """Make one move in each conversation: at the same time where a role may wait, else one after the other."""
         if any(talk.session.waits for talk in talks):
             drive(_bounded(moves, self.at_once), waiting=True)
         else:
             drive(_in_turn(moves), waiting=False)
 
-    async def _open(self, talk: _Talk) -> None:
+    async def open(self, talk: Talk) -> None:
+        """Let the person speak first."""
         try:
             await talk.session.open()
         except EchoError as e:
             talk.failure = _told(e)
 
-    def _turn(self, talks: Sequence[_Talk], policy_version: int) -> None:
+    def _turn(self, talks: Sequence[Talk], policy_version: int) -> None:
         """Let the policy speak once in every conversation that has room for it, and play the turn through."""
-        prompts = [self._prompt(talk) for talk in talks]
+        prompts = [self.prompt(talk) for talk in talks]
         ready = [(talk, prompt) for talk, prompt in zip(talks, prompts, strict=True) if not talk.cut]
         samples = self.sampler.sample(
             [prompt for _, prompt in ready],
-            [self._room(talk) for talk, _ in ready],
+            [self.room(talk) for talk, _ in ready],
             [draw_seed(talk.task, len(talk.turns), policy_version) for talk, _ in ready],
             keys=[talk.place for talk, _ in ready],
         )
         speaking = [talk for talk, _ in ready]
-        self._play(speaking, [self._advance(t, s) for t, s in zip(speaking, samples, strict=True)])
+        self._play(speaking, [self.advance(t, s) for t, s in zip(speaking, samples, strict=True)])
 
-    def _prompt(self, talk: _Talk) -> list[int]:
+    def prompt(self, talk: Talk) -> list[int]:
         """Return the ids before the next reply. A conversation that has no room for one is marked as cut."""
         messages, limit = talk.session.observation.messages, self.limits.context - self.limits.reply_tokens
         if self.history == "rerender":
@@ -176,16 +186,17 @@ class Conversations:
             prompt = self.chat.prompt(messages)
         if len(prompt) > limit:
             talk.cut = "context"
-        elif self._room(talk) < 1:
+        elif self.room(talk) < 1:
             talk.cut = "episode_tokens"
         return prompt
 
-    def _room(self, talk: _Talk) -> int:
+    def room(self, talk: Talk) -> int:
         """Return the most tokens of the next reply."""
         budget = self.limits.episode_tokens
         return self.limits.reply_tokens if budget is None else min(self.limits.reply_tokens, budget - talk.spent)
 
-    async def _advance(self, talk: _Talk, sample: Sample) -> None:
+    async def advance(self, talk: Talk, sample: Sample) -> None:
+        """Take a reply in, and play the turn through. What goes wrong is in `talk.failure`."""
         before = talk.sequences[-1] if talk.sequences and self.history == "append" else None
         try:
             sequence = grown(before, sample.prompt, sample.ids, sample.logprobs, sample.stop, len(talk.turns))
@@ -195,7 +206,8 @@ class Conversations:
         except EchoError as e:  # one dead conversation never takes the rest along
             talk.failure = _told(e)
 
-    def _rollout(self, talk: _Talk, policy_version: int) -> Rollout:
+    def rollout(self, talk: Talk, policy_version: int) -> Rollout:
+        """Return what became of a conversation that is over."""
         session, turns = talk.session, tuple(talk.turns)
         if not turns:
             talk.failure = talk.failure or f"the opening leaves no room for a reply ({talk.cut})"
@@ -236,7 +248,7 @@ def _told(error: EchoError) -> str:
     return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
-def _progress(total: int, ended: Sequence[_Talk], live: Sequence[_Talk]) -> Progress:
+def _progress(total: int, ended: Sequence[Talk], live: Sequence[Talk]) -> Progress:
     talks = [*ended, *live]
     failed = sum(bool(talk.failure) for talk in ended)
     return Progress(len(ended), total, failed, sum(len(t.turns) for t in talks), sum(t.spent for t in talks))

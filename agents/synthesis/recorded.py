@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -15,6 +15,7 @@ from echo_env.agents.synthesis.conversations import ChatLine, Conversation, Job,
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed, policy_maker
 from echo_env.errors import ConfigError
 from echo_env.profiles import get_scenario, scenario_ids
+from echo_env.types import CHITCHAT
 
 SPLIT = "train"
 """What is measured on is never trained on."""
@@ -65,11 +66,34 @@ def jobs(
     people = scenario_ids(split)
     if get_scenario(people[0]).language != language:
         raise ConfigError(f"split '{split}' holds nobody who speaks '{language}'", "leave --language out")
-    rnd = random.Random(f"{seed}/recorded")
+    return _meetings(mix, count, seed, people, WorldConfig(max_turns=max_turns))
+
+
+def chats(mix: Mapping[str, Fraction], count: int, seed: int, *, max_turns: int | None = None) -> list[Job]:
+    """Return chit-chats of a stated mix of policies with the people of the split `chitchat`, whom nothing ails.
+
+    Args:
+        mix: Share of each policy.
+        count: Conversations.
+        seed: Seed of who meets whom, and of everything said.
+        max_turns: Turns after which a conversation is cut off; `build.CHAT_TURNS` where there is no limit.
+
+    Raises:
+        ConfigError: A policy is unknown.
+    """
+    for name in mix:
+        policy_maker(name)
+    world = WorldConfig(recipe="humanlike", max_turns=max_turns)
+    return _meetings(mix, count, seed, scenario_ids(CHITCHAT), world)
+
+
+def _meetings(
+    mix: Mapping[str, Fraction], count: int, seed: int, people: Sequence[str], world: WorldConfig
+) -> list[Job]:
+    rnd, people = random.Random(f"{seed}/recorded"), list(people)
     rnd.shuffle(people)
     who = [name for name, number in counts_of(mix, count).items() for _ in range(number)]
     rnd.shuffle(who)
-    world = WorldConfig(max_turns=max_turns)
     jobs = []
     for number, policy in enumerate(who):
         episode, place = divmod(number, len(people))
