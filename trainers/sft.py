@@ -58,6 +58,7 @@ from echo_env.trainers.sftdata import (
     ordered,
     people,
     texts,
+    windows,
 )
 from echo_env.trainers.sftjob import SftJob
 from echo_env.trainers.trajectory import Batch, micro_batches
@@ -97,7 +98,8 @@ def prepare(job: SftJob, saved: Path | None = None) -> Prepared:
         EchoError: Something about model or data is wrong; the message says what.
     """
     chats = mix(job.data, job.count, job.seed)
-    train, measured = held_out(chats, job.held_out)
+    whole, measured = held_out(chats, job.held_out)
+    train = windows(whole, job.window)
     tokenizer, model = _model(job, train, saved)
     longest = min(job.longest, getattr(model.config, "max_position_embeddings", job.longest))
     format_of = _formats(job, tokenizer, stop_tokens(model, tokenizer))
@@ -220,16 +222,30 @@ class Trainer:
             lr=job.lr, betas=job.betas, weight_decay=job.weight_decay, schedule="cosine",
             warmup=math.ceil(job.warmup * len(ready.plan)), max_grad_norm=job.max_grad_norm,
         )  # fmt: skip
-        self._optimiser = torch.optim.AdamW(
-            self._trained, lr=job.lr, betas=job.betas, eps=self.spec.eps, weight_decay=job.weight_decay, fused=True
-        )
+        self._optimisers = self._make_optimisers()
         if state is not None:
             if state["data"] != ready.facts["digest"]:
                 raise RecordError(
                     f"the conversations are not those that {job.out} was trained on", "put the old data files back"
                 )
-            self._optimiser.load_state_dict(state["optimiser"])
+            for optimiser, saved in zip(self._optimisers, state["optimisers"], strict=True):
+                optimiser.load_state_dict(saved)
             self.done = int(state["done"])
+
+    def _make_optimisers(self) -> list[torch.optim.Optimizer]:
+        job, rest = self.job, self._trained
+        made: list[torch.optim.Optimizer] = []
+        if job.optimiser == "muon":
+            embedding = self.model.get_input_embeddings().weight
+            matrices = [p for p in rest if p.ndim == 2 and p is not embedding]
+            made.append(torch.optim.Muon(matrices, lr=job.matrix_lr, weight_decay=job.weight_decay))
+            rest = [p for p in rest if p.ndim != 2 or p is embedding]
+        betas, eps = job.betas, self.spec.eps
+        made.append(torch.optim.AdamW(rest, job.lr, betas, eps=eps, weight_decay=job.weight_decay, fused=True))
+        for optimiser in made:
+            for group in optimiser.param_groups:
+                group["full"] = group["lr"]
+        return made
 
     def updates(self) -> Iterator[dict[str, Any]]:
         """Make what is left of the updates, and yield the figures of each."""
@@ -252,9 +268,10 @@ class Trainer:
         batch = batch_of(examples, self.head.base.device)
         total, loss = totals(batch.policy_BT), 0.0
         lr = rate_at(self.spec, self.done, len(self.ready.plan))
-        for group in self._optimiser.param_groups:
-            group["lr"] = lr
-        self._optimiser.zero_grad(set_to_none=True)
+        for optimiser in self._optimisers:
+            optimiser.zero_grad(set_to_none=True)
+            for group in optimiser.param_groups:
+                group["lr"] = group["full"] * lr / self.spec.lr
         for rows in micro_batches(batch, self.job.micro_tokens):
             part = loss_of(self.head, batch.take(rows), total)
             part.backward()  # type: ignore[no-untyped-call]
@@ -262,7 +279,8 @@ class Trainer:
         norm = float(torch.nn.utils.clip_grad_norm_(self._trained, self.spec.max_grad_norm))
         if not math.isfinite(norm) or not math.isfinite(loss):
             raise Diverged(f"update {self.done + 1}: the loss is {loss}, its gradient {norm}", "lower lr")
-        self._optimiser.step()
+        for optimiser in self._optimisers:
+            optimiser.step()
         self.done += 1
         return {
             "update": self.done, "epoch": self.done * self.job.batch / len(self.ready.train), "loss": loss,
@@ -277,7 +295,11 @@ class Trainer:
             model = copy.deepcopy(model).merge_and_unload()
         model.save_pretrained(str(folder))
         self.ready.tokenizer.save_pretrained(str(folder))
-        state = {"optimiser": self._optimiser.state_dict(), "done": self.done, "data": self.ready.facts["digest"]}
+        state = {
+            "optimisers": [o.state_dict() for o in self._optimisers],
+            "done": self.done,
+            "data": self.ready.facts["digest"],
+        }
         torch.save(state, folder / "state.pt")
 
 

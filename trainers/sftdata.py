@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from hashlib import blake2b
@@ -275,6 +275,17 @@ def _pool(source: Source) -> list[Chat]:
 
 def _named(companion: str, names: Sequence[str]) -> bool:
     return any(companion == name or companion.startswith((f"{name}-", f"{name}+")) for name in names)
+
+
+def windows(chats: Iterable[Chat], exchanges: int) -> list[Chat]:
+    """Cut conversations into pieces of so many exchanges, the last one as it comes; 0 leaves them whole."""
+    if not exchanges:
+        return list(chats)
+    return [
+        replace(chat, id=f"{chat.id}#{start}", messages=chat.messages[2 * start : 2 * (start + exchanges)])
+        for chat in chats
+        for start in range(0, chat.turns, exchanges)
+    ]
 
 
 def companions(chats: Iterable[Chat]) -> dict[str, int]:

@@ -56,13 +56,22 @@ class SftJob(Record):
     train_on: Literal["assistant", "all"] = "assistant"
     """`all` trains on the user's words too, for a model that is made from the start: it has to learn the language. The
     held-out loss is that of the assistant's words always."""
+    window: int = Field(0, ge=0)
+    """Exchanges of an example: conversations are cut into pieces of so many. 0 leaves them whole. A model that is made
+    from the start learns to take up the user's words from single exchanges many times sooner than from whole talks."""
     curriculum: Order = "shuffle"
     stages: int = Field(4, ge=1)
     """Of the curriculum `staged`."""
     epochs: int = Field(4, ge=1)
     batch: int = Field(128, ge=1)
     """Conversations of an update."""
+    optimiser: Literal["adamw", "muon"] = "adamw"
+    """`muon` (Jordan et al. 2024; torch's own) moves the matrices inside the layers, AdamW all else: for models that
+    are made from the start."""
     lr: float = Field(1e-5, gt=0)
+    """Of AdamW."""
+    matrix_lr: float = Field(0.02, gt=0)
+    """Of Muon. Both follow the same schedule."""
     warmup: float = Field(0.1, ge=0, lt=1)
     """Share of the updates in which the rate rises linearly; from there it falls to 0 by a cosine."""
     betas: tuple[float, float] = (0.9, 0.999)
