@@ -210,7 +210,9 @@ def limits_of(job: Job) -> Limits:
 def overlong_of(job: Job) -> Overlong | None:
     """Return what a long reply costs."""
     long, cap = job.algo.overlong, job.mode.reply_tokens
-    return long and Overlong(cap=cap, cache=max(round(long.slope * cap), 1), factor=long.factor)
+    if long is None:
+        return None
+    return Overlong(cap=cap, cache=max(round(long.slope * cap), 1), factor=long.factor)
 
 
 def make_world(job: Job, engine: LocalEngine, learner: Learner) -> Conversations | Replies:
