@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from echo_env.agents.generation import share_heads
+from echo_env.agents.attention import share_heads
 from echo_env.errors import ConfigError, missing_extra
 
 if TYPE_CHECKING:

@@ -33,20 +33,21 @@ from echo_env.errors import ConfigError
 
 TRL = "1.16.0"
 SIDES = ("ours", "trl")
-WORDS = 4096
+WORDS = {"tiny": 4096, "tiny-49k": 49_152}
+"""Vocabularies of the models made here; that of the second is as large as SmolLM2's."""
 TEXT = (
     "I keep going over that phone call, and what I should have said before she hung up. At work nobody knows, I answer"
     " mails until late so that I need not think about it, and then the flat is quiet and it all starts again. "
 )
 
 
-def tiny_folder(folder: Path) -> Path:
-    """Make a Llama of 2.4 million weights with random numbers in them, and a tokenizer of whole words."""
+def tiny_folder(folder: Path, size: int) -> Path:
+    """Make a Llama of four layers with random weights, and a tokenizer of so many whole words."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    words = {"<end>": 0} | {f"w{k}": k for k in range(1, WORDS)}
+    words = {"<end>": 0} | {f"w{k}": k for k in range(1, size)}
     core = Tokenizer(models.WordLevel(words, unk_token="<end>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<end>", pad_token="<end>")
@@ -54,7 +55,7 @@ def tiny_folder(folder: Path) -> Path:
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=WORDS, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=6,
+        vocab_size=size, hidden_size=192, intermediate_size=512, num_hidden_layers=4, num_attention_heads=6,
         tie_word_embeddings=True, max_position_embeddings=2048, eos_token_id=0, pad_token_id=0, bos_token_id=None,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
@@ -63,10 +64,10 @@ def tiny_folder(folder: Path) -> Path:
 
 def prompts_of(tokenizer: Any, count: int, length: int) -> list[str]:
     """Return different texts of exactly so many tokens."""
-    small = len(tokenizer) == WORDS
+    own = len(tokenizer) if "w1" in tokenizer.get_vocab() else 0
     found = []
     for k in range(count):
-        text = " ".join(f"w{(7 * k + j) % (WORDS - 1) + 1}" for j in range(length)) if small else f"{k}: {TEXT * 40}"
+        text = " ".join(f"w{(7 * k + j) % (own - 1) + 1}" for j in range(length)) if own else f"{k}: {TEXT * 40}"
         ids = tokenizer(text, add_special_tokens=False)["input_ids"][:length]
         found.append(tokenizer.decode(ids))
         if tokenizer(found[-1])["input_ids"] != ids:
@@ -282,7 +283,7 @@ def compare(o: argparse.Namespace, words: list[str]) -> bool:
 def options() -> argparse.ArgumentParser:
     """Return the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="tiny, smollm2-135m or a folder")
+    parser.add_argument("--model", default="tiny", help="tiny, tiny-49k, smollm2-135m or a folder")
     parser.add_argument("--rows", type=int, default=8, help="replies in an update")
     parser.add_argument("--group", type=int, default=4, help="replies to one prompt")
     parser.add_argument("--micro", type=int, default=4, help="rows in one forward pass")
@@ -305,11 +306,10 @@ def main() -> None:
     if version_of("trl") != TRL:
         sys.exit(f"this compares with TRL {TRL}:  pip install trl=={TRL}")
     with tempfile.TemporaryDirectory() as folder:
-        known: dict[str, Callable[[], Path]] = {
-            "tiny": lambda: tiny_folder(Path(folder)),
-            "smollm2-135m": smollm2_folder,
-        }
-        o.folder = str(known[o.model]() if o.model in known else o.model)
+        if o.model in WORDS:
+            o.folder = str(tiny_folder(Path(folder), WORDS[o.model]))
+        else:
+            o.folder = str(smollm2_folder() if o.model == "smollm2-135m" else o.model)
         numbers = [f"--{name}={getattr(o, name)}" for name in ("rows", "group", "micro", "prompt", "reply", "threads")]
         sys.exit(not compare(o, [f"--folder={o.folder}", *numbers]))
 

@@ -98,7 +98,11 @@ _FAMILIES: dict[str, dict[str, str]] = {
     "judge": {"ensemble": "echo_env.agents.ensemble:ensemble_of", "llm": "echo_env.agents.judge:judge_of"},
     "actor": {"llm": "echo_env.agents.actor:actor_of", "sentient": "echo_env.agents.sentient:actor_of"},
     "director": {"llm": "echo_env.agents.director:director_of"},
-    "policy": {"llm": "echo_env.agents.llmpolicy:policy_of", "vllm": "echo_env.agents.vllmpolicy:policy_of"},
+    "policy": {
+        "llm": "echo_env.agents.llmpolicy:policy_of",
+        "vllm": "echo_env.agents.vllmpolicy:policy_of",
+        "strategy": "echo_env.agents.strategypolicy:policy_of",
+    },
     "humanlike": {"llm": "echo_env.agents.genrm:humanlike_of"},
     "empathy": {"llm": "echo_env.agents.genrm:empathy_of"},
     "sage": {"llm": "echo_env.agents.sentient:judge_of"},

@@ -185,7 +185,7 @@ def test_an_alarm_is_logged_and_can_end_the_run(
     def alarms(history: Sequence[Any]) -> list[Alarm]:
         return [Alarm(name="length", severity="alarm", message="longer and longer")] if len(history) == 2 else []
 
-    monkeypatch.setattr(local.monitors, "alarms", alarms)
+    monkeypatch.setattr("echo_env.trainers.monitors.alarms", alarms)
     goes_on = local.train(toy_job(tiny, tmp_path / "a", updates=3), silent())
     ends = local.train(
         toy_job(tiny, tmp_path / "b", updates=3, monitor={"stop_on": ["length"], "samples": 0}), silent()

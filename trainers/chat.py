@@ -65,7 +65,10 @@ class ChatFormat:
                 "set eos_token (or generation_config.eos_token_id) to the template's own end of a turn",
             )
         self.end = tuple(between[: close + 1])
-        opening = self._rendered([Message(role="user", text=_USER)], reply_next=True).rpartition(_USER)[2]
+        asked = self._rendered(_alternating([_USER]), reply_next=True)
+        told = self._rendered(_alternating([_USER, _REPLY, _USER]), reply_next=True)
+        self._lead = told.removeprefix(asked).partition(_REPLY)[0] if told.startswith(asked) else ""
+        opening = asked.rpartition(_USER)[2]
         self._thinking = "<think>" if opening.count("<think>") > opening.count("</think>") else ""
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
@@ -98,8 +101,8 @@ class ChatFormat:
         return self._thinking + str(self.tokenizer.decode([t for t in reply if t not in self._unseen]))
 
     def reply(self, text: str) -> list[int]:
-        """Return a reply as the policy would have sampled it: its words, and the token that ends it."""
-        return [*self._ids(text), self.end[-1]]
+        """Return a reply as a policy samples it: its words, after the space that some templates want, and its end."""
+        return [*self._ids(self._lead + text), self.end[-1]]
 
     def conversation(self, messages: Sequence[Message]) -> tuple[list[int], list[bool]]:
         """Lay out a conversation for supervised training, as rollouts under `append` would.

@@ -25,22 +25,17 @@ if __package__ in (None, ""):  # run as a file: the names beside it must not sta
 from echo_env.errors import ConfigError, EchoError, missing_extra  # noqa: E402
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from omegaconf import DictConfig
 
 CONFIGS = HERE.parent / "configs"
 
 
-def run(config: DictConfig) -> int:
-    """Run the job of a composed configuration, and return the exit code."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
+def run(settings: dict[str, Any]) -> int:
+    """Run the job of some settings, and return the exit code."""
     from echo_env.trainers.job import make_job
 
-    try:
-        settings: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as e:
-        raise ConfigError(f"setting '{e.full_key}': {e.msg}", "give it on the command line") from None
     job = make_job(settings)
     if job.dry_run:
         import yaml
@@ -50,14 +45,35 @@ def run(config: DictConfig) -> int:
     if job.engine.name == "openrlhf":
         from echo_env.trainers.openrlhf import launch
 
-        return launch.run(job)
+        code: int = launch.run(job)
+        return code
     from echo_env.trainers.local import train
 
     return 130 if train(job).reason == "interrupted" else 0
 
 
-def check_overrides(overrides: list[str]) -> None:
+def settings_of(config: DictConfig) -> dict[str, Any]:
+    """Return a composed configuration as plain data.
+
+    Raises:
+        ConfigError: Something that has to be given is not.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        settings: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as e:
+        raise ConfigError(f"setting '{e.full_key}': {e.msg}", "give it on the command line") from None
+    return dict(settings)
+
+
+def check_overrides(overrides: list[str], name: str = "dapo") -> None:
     """Compose once, so that a mistake on the command line is told in our words.
+
+    Args:
+        overrides: What the command line says.
+        name: The configuration that it changes.
 
     Raises:
         ConfigError: A group, an option or a setting is unknown, with the nearest spelling.
@@ -68,9 +84,9 @@ def check_overrides(overrides: list[str]) -> None:
 
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         try:
-            compose("dapo", overrides)
+            compose(name, overrides)
         except (HydraException, OmegaConfBaseException) as e:
-            raise ConfigError(str(e).splitlines()[0], _nearest(str(e), compose("dapo"))) from None
+            raise ConfigError(str(e).splitlines()[0], _nearest(str(e), compose(name))) from None
 
 
 def _nearest(message: str, whole: DictConfig) -> str:
@@ -92,28 +108,35 @@ def _nearest(message: str, whole: DictConfig) -> str:
     return (f"did you mean '{near[0]}'? " if near else "") + f"known: {', '.join(known)}"
 
 
-def main() -> None:
-    """Run the command line."""
+def main(name: str = "dapo", run: Callable[[dict[str, Any]], int] = run) -> None:
+    """Run a command line.
+
+    Args:
+        name: The configuration that it changes.
+        run: Takes the composed settings, and returns the exit code.
+    """
     try:
         import hydra
     except ImportError:
         raise SystemExit(_told(missing_extra("hydra-core", "train"))) from None
     try:
         if not any(a.startswith("-") for a in sys.argv[1:]):
-            check_overrides(sys.argv[1:])
+            check_overrides(sys.argv[1:], name)
     except EchoError as e:
         raise SystemExit(_told(e)) from None
 
-    @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="dapo")
     def task(config: DictConfig) -> None:
         try:
-            code = run(config)
+            code = run(settings_of(config))
         except EchoError as e:
             code = _told(e)
         if code:
             raise SystemExit(code)
 
-    task()
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=name)(task)()
+    except KeyboardInterrupt:  # before there was anything to save, or the second one
+        raise SystemExit(130) from None
 
 
 def _told(error: EchoError) -> int:

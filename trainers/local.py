@@ -7,10 +7,9 @@ place in the data and the number of updates alone, so a resumed run goes on as i
 from __future__ import annotations
 
 import copy
-import json
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from echo_env.build import conversation_seed
 from echo_env.errors import ConfigError, unknown_name
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
 from echo_env.record import new_header
-from echo_env.trainers import checkpoints, monitors
+from echo_env.trainers import checkpoints
 from echo_env.trainers.chat import ChatFormat
 from echo_env.trainers.display import Display
 from echo_env.trainers.filters import has_spread
@@ -35,20 +34,12 @@ from echo_env.trainers.outcomes import Limits, Overlong, Progress, Rollout, Task
 from echo_env.trainers.redundancy import reweighed
 from echo_env.trainers.replies import Replies
 from echo_env.trainers.rollouts import Conversations
-from echo_env.trainers.runs import Run, open_logger, open_run
+from echo_env.trainers.runs import open_logger, open_run
+from echo_env.trainers.runstate import RunState, begin, save
 from echo_env.trainers.sampler import Sampler
 from echo_env.trainers.tasks import Order, subjects
 from echo_env.trainers.trajectory import Trajectory
-from echo_env.trainers.watching import (
-    check_held_out,
-    detected,
-    episode_of,
-    held_out_gap,
-    mean,
-    outcomes,
-    readable,
-    update_of,
-)
+from echo_env.trainers.watching import Watch, alarms, keep_samples, mean, outcomes
 from echo_env.types import Record
 
 Reason = Literal["done", "time", "alarm", "interrupted"]
@@ -104,54 +95,56 @@ def train(job: Job, display: Display | None = None) -> Trained:
     start = checkpoints.newest(job.out / "checkpoints") if job.resume else None
     learner = make_learner(job, engine, start)
     world = make_world(job, engine, learner)
-    watch = _Watch(job)
+    watch = Watch(job)
     with (
         open_run(job, _header(job, order)) as run,
-        display or Display(job.name, job.updates) as display,
+        display or Display(job.name, job.updates) as shown,
         _interrupts() as interrupted,
     ):
-        progress = _begin(run, learner, order, start)
-        log, reason = open_logger(job), "done"
-        display.say(f"{job.name}: {_told(job)}; from update {learner.done}, in {run.path}")
+        state = begin(run, learner, order, start)
+        log = open_logger(job)
+        reason: Reason = "time" if _late(job, state, 0.0) else "done"
+        shown.say(f"{job.name}: {_told(job)}; from update {learner.done}, in {run.path}")
         while learner.done < job.updates and reason == "done":
             began = time.monotonic()
 
             def tell(played: Progress) -> None:
                 if interrupted():
                     raise Interrupted
-                display.played(played)
+                shown.played(played)
 
             try:
-                batch = collect(world, order, job, learner.done, tell)
+                with learner.autocast():
+                    batch = collect(world, order, job, learner.done, tell)
             except Interrupted:
                 reason = "interrupted"
                 break
             played = time.monotonic()
-            display.now("learning")
+            shown.now("learning")
             learned = learner.update(batch.trained)
-            figures = watch.figures(progress, batch, learned, learner.done, display)
-            figures |= evaluated(world, job, learner.done)
-            progress.passed(order, time.monotonic() - began)
-            figures |= {
-                "rollout_s": played - began, "seconds": time.monotonic() - began, "elapsed_s": progress.elapsed
-            }  # fmt: skip
-            alarms = _alarms(progress, figures, display)
+            figures = watch.figures(state, batch.rollouts, learned, learner.done, shown)
+            with learner.autocast():
+                figures |= evaluated(world, job, learner.done)
+            state.passed(order, time.monotonic() - began)
+            figures |= {"groups": batch.groups, "groups_kept": batch.kept, "rollout_s": played - began}
+            figures |= {"seconds": time.monotonic() - began, "elapsed_s": state.elapsed}
+            raised = alarms(state, figures, shown)
             run.log(figures)
             log(figures)
-            display.updated(figures)
-            _keep_samples(run, job, learner.done, batch.rollouts)
-            if set(alarms) & set(job.monitor.stop_on):
+            shown.updated(figures)
+            keep_samples(run, job, learner.done, batch.rollouts)
+            if set(raised) & set(job.monitor.stop_on):
                 reason = "alarm"
             elif interrupted():
                 reason = "interrupted"
-            elif _late(job, progress, figures["seconds"]):
+            elif _late(job, state, figures["seconds"]):
                 reason = "time"
             elif job.checkpoints.every and learner.done % job.checkpoints.every == 0:
-                save(run, job, learner, progress)
+                save(run, job, learner, state)
         if learner.done:
-            save(run, job, learner, progress)
-        display.say(f"{job.name}: ended after update {learner.done} ({reason})")
-    return Trained(run.path, learner.done, reason, progress.last)
+            save(run, job, learner, state)
+        shown.say(f"{job.name}: ended after update {learner.done} ({reason})")
+    return Trained(run.path, learner.done, reason, state.last)
 
 
 # ---- what a run is made of ------------------------------------------------------------------------------------------
@@ -313,123 +306,9 @@ def eval_tasks(job: Job) -> list[Task]:
     return [Task(f"eval/{n}", conversation_seed(job.seed, n), get_scenario(n)) for n in names]
 
 
-# ---- what goes on from update to update -----------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Progress:
-    """What a checkpoint remembers beside weights and optimiser."""
-
-    position: int = 0
-    """Place in the data after the last update that was finished."""
-    elapsed: float = 0.0
-    """Seconds of training, over all starts."""
-    history: list[monitors.Update] = field(default_factory=list)
-    raised: set[str] = field(default_factory=set)
-    """Alarms that were shown."""
-    random: dict[str, Any] = field(default_factory=checkpoints.random_states)
-    last: dict[str, Any] = field(default_factory=dict)
-
-    def passed(self, order: Order, seconds: float) -> None:
-        self.position, self.random = order.position, checkpoints.random_states()
-        self.elapsed += seconds
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "position": self.position, "elapsed": self.elapsed, "raised": sorted(self.raised), "random": self.random,
-            "history": [u.model_dump() for u in self.history], "last": self.last,
-        }  # fmt: skip
-
-
-def _begin(run: Run, learner: Learner, order: Order, start: Path | None) -> _Progress:
-    """Go on where a checkpoint ends, or begin anew."""
-    if start is None:
-        run.back_to(0)
-        return _Progress()
-    state = checkpoints.load_state(start)
-    learner.load_state_dict(state["learner"])
-    run.back_to(learner.done)
-    saved = state["progress"]
-    order.position = saved["position"]
-    checkpoints.restore_random_states(saved["random"])
-    history = [monitors.Update.model_validate(u) for u in saved["history"]]
-    return _Progress(saved["position"], saved["elapsed"], history, set(saved["raised"]), saved["random"], saved["last"])
-
-
-def save(run: Run, job: Job, learner: Learner, progress: _Progress) -> None:
-    """Write a checkpoint; how good it is tells the evaluation, else the mean score of the update."""
-    import torch
-
-    def fill(folder: Path) -> None:
-        learner.save_hf(folder)
-        torch.save({"learner": learner.state_dict(), "progress": progress.state()}, folder / "state.pt")
-
-    merit = progress.last.get("eval_score" if job.monitor.eval_every else "score")
-    checkpoints.save(run.checkpoints, learner.done, fill, keep=job.checkpoints.keep, merit=merit)
-
-
-class _Watch:
-    """Makes the figures of each update."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        if job.monitor.held_out:
-            check_held_out(job.world, job.monitor.held_out)
-
-    def figures(
-        self, progress: _Progress, batch: Collected, learned: Mapping[str, float | None], update: int, display: Display
-    ) -> dict[str, Any]:
-        """Return an update's figures, the same keys always, and add them to the history."""
-        watched = self.job.monitor
-        gap = None
-        if watched.held_out and update % watched.held_out_every == 0:
-            display.now(f"asking {watched.held_out}")
-            gap = held_out_gap(_spread_out(batch.rollouts, watched.held_out_sample), self.job.world, watched.held_out)
-        scores, flags = None, ()
-        if watched.detectors_every and update % watched.detectors_every == 0:
-            display.now("looking for habits")
-            scores, flags = detected(batch.rollouts)
-        known = progress.history[-1].parts if progress.history else {}
-        keys = sorted({*known, *(key for r in batch.rollouts for part in r.parts for key in part)})
-        current = update_of(batch.rollouts, learned, keys, gap)
-        progress.history.append(current)
-        return {
-            "update": update, **current.model_dump(), **outcomes(batch.rollouts), **learned,
-            "groups": batch.groups, "groups_kept": batch.kept, "detectors": scores, "flags": list(flags),
-        }  # fmt: skip
-
-
-def _alarms(progress: _Progress, figures: dict[str, Any], display: Display) -> list[str]:
-    """Add the alarms that stand to the figures, and show those that are new."""
-    alarms = monitors.alarms(progress.history)
-    for alarm in alarms:
-        if alarm.name not in progress.raised:
-            display.say(f"{alarm.severity.upper()} {alarm.name}: {alarm.message}")
-    names = [alarm.name for alarm in alarms]
-    progress.raised = set(names)
-    figures["alarms"] = names
-    progress.last = json.loads(json.dumps(figures))
-    return names
-
-
-def _spread_out(rollouts: Sequence[Rollout], count: int) -> list[Rollout]:
-    """Return some rollouts, spread evenly over the groups."""
-    whole = [r for r in rollouts if r.trajectory is not None]
-    count = min(count, len(whole))
-    return [whole[k * len(whole) // count] for k in range(count)]
-
-
-def _keep_samples(run: Run, job: Job, update: int, rollouts: Sequence[Rollout]) -> None:
-    if not job.monitor.samples or (update != 1 and update % job.monitor.samples_every):
-        return
-    chosen = _spread_out(rollouts, job.monitor.samples)
-    whole = [r for r in chosen if r.outcome is not None and r.task.scenario is not None]
-    run.sample(update, [readable(r) for r in chosen], [episode_of(r, job.world) for r in whole])
-
-
-def _late(job: Job, progress: _Progress, seconds: float) -> bool:
+def _late(job: Job, state: RunState, seconds: float) -> bool:
     """Return whether another update like the last would go beyond the time limit."""
-    return job.minutes is not None and progress.elapsed + seconds > 60 * job.minutes
+    return job.minutes is not None and state.elapsed + seconds > 60 * job.minutes
 
 
 def _header(job: Job, order: Order) -> Any:

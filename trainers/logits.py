@@ -8,14 +8,11 @@ Axes: B rows, T tokens, D width, P chosen positions, V vocabulary.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 AT_ONCE = 2**25
 """Logits (P x V) computed at once where a gradient is kept; more are computed in pieces, and again on the way back."""
@@ -40,7 +37,7 @@ class Head:
 
     def __init__(self, model: Any, *, full: bool | None = None) -> None:
         self.model = model
-        self.base: PreTrainedModel = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.base: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.full = not _same_both_ways(self.base) if full is None else full
 
     def scores(
@@ -105,7 +102,7 @@ def _of_logits(logits_PV: Tensor, targets_P: Tensor, temperature: float, explore
 
 
 @torch.no_grad()
-def _same_both_ways(base: PreTrainedModel) -> bool:
+def _same_both_ways(base: Any) -> bool:
     """Return whether the head over the body's output gives the logits of the whole model."""
     head = base.get_output_embeddings()
     if head is None:
@@ -118,4 +115,5 @@ def _same_both_ways(base: PreTrainedModel) -> bool:
     except (AttributeError, TypeError, RuntimeError):  # an architecture of another make
         return False
     whole = base(input_ids=ids, attention_mask=attention, use_cache=False).logits
-    return by_parts.shape == whole.shape and torch.allclose(by_parts.float(), whole.float(), atol=1e-4, rtol=1e-4)
+    same: bool = by_parts.shape == whole.shape and torch.allclose(by_parts.float(), whole.float(), atol=1e-4, rtol=1e-4)
+    return same

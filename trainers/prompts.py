@@ -263,7 +263,7 @@ def main() -> None:
         sys.stderr.write(f"error: {missing_extra('hydra-core', 'train')}\n")
         raise SystemExit(2) from None
 
-    @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="prompts")
+    @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="prompts")  # type: ignore[untyped-decorator]
     def task(config: DictConfig) -> None:
         try:
             code = run(config)

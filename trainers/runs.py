@@ -18,13 +18,13 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
 from echo_env.errors import RecordError, missing_extra, redact
 from echo_env.record import EpisodeWriter, RunHeader
-from echo_env.trainers.job import Job
+from echo_env.trainers.job import Logger
 from echo_env.types import Episode
 
 MAY_CHANGE = frozenset(
@@ -33,6 +33,39 @@ MAY_CHANGE = frozenset(
 """Settings that a resumed run may have other than the run it goes on with."""
 
 Figures = Mapping[str, float | int | str | None]
+
+
+class Recorded(Protocol):
+    """What a folder needs to know of a job, whatever it trains."""
+
+    @property
+    def name(self) -> str:
+        """What figures are filed under."""
+        ...
+
+    @property
+    def out(self) -> Path:
+        """The run's folder."""
+        ...
+
+    @property
+    def resume(self) -> bool:
+        """Go on with the run that is there."""
+        ...
+
+    @property
+    def overwrite(self) -> bool:
+        """Delete the run that is there."""
+        ...
+
+    @property
+    def logger(self) -> Logger:
+        """Where figures go beside `metrics.jsonl`."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Return the resolved job as plain data."""
+        ...
 
 
 class Run:
@@ -91,7 +124,7 @@ class Run:
 
 
 @contextmanager
-def open_run(job: Job, header: RunHeader) -> Iterator[Run]:
+def open_run(job: Recorded, header: RunHeader) -> Iterator[Run]:
     """Begin a run, or go on with one, and keep other processes out of its folder meanwhile.
 
     Raises:
@@ -118,7 +151,7 @@ def open_run(job: Job, header: RunHeader) -> Iterator[Run]:
         yield run
 
 
-def open_logger(job: Job) -> Callable[[Figures], None]:
+def open_logger(job: Recorded) -> Callable[[Figures], None]:
     """Return what takes an update's figures to wandb, or nowhere.
 
     Raises:

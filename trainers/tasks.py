@@ -75,13 +75,13 @@ def _refuse_measured(scenario: Scenario, job: Job) -> None:
 
 
 def _prompts(job: Job) -> list[Subject]:
-    from echo_env.trainers.promptdata import default_prompts, load_prompts
+    from echo_env.trainers.promptdata import Draw, default_prompts, load_prompts
 
     if job.data.prompts:
         found = load_prompts(job.data.prompts)
     else:  # a recipe that is made of EPM has nothing to say about chit-chat
-        chats = {} if isinstance(recipe_of(job.world), JudgedRecipe) else {"chitchat": 0.0}
-        found = default_prompts(seed=job.seed, **chats)
+        judged = isinstance(recipe_of(job.world), JudgedRecipe)
+        found = default_prompts(seed=job.seed, chitchat=Draw().chitchat if judged else 0)
     for prompt in found:
         if prompt.scenario:
             _refuse_measured(get_scenario(prompt.scenario), job)

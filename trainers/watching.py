@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from echo_env.agents.detectors import detect
 from echo_env.agents.rejudge import rejudge
@@ -16,7 +18,11 @@ from echo_env.errors import ConfigError
 from echo_env.roles import Exchange
 from echo_env.trainers import monitors
 from echo_env.trainers.advantages import trajectory_rewards
+from echo_env.trainers.display import Display
+from echo_env.trainers.job import Job
 from echo_env.trainers.outcomes import Rollout
+from echo_env.trainers.runs import Run
+from echo_env.trainers.runstate import RunState
 from echo_env.trainers.trajectory import Trajectory, reward_table
 from echo_env.types import Episode
 
@@ -172,3 +178,75 @@ def readable(rollout: Rollout) -> str:
     if rollout.outcome is not None:
         lines.append(f"user    {rollout.outcome.closing}")
     return "\n".join([*lines, *([f"failed: {rollout.failure}"] if rollout.failure else [])])
+
+
+# ---- one update after another ---------------------------------------------------------------------------------------
+
+
+class Watch:
+    """Makes the figures of each update."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        if job.monitor.held_out:
+            check_held_out(job.world, job.monitor.held_out)
+
+    def figures(
+        self, state: RunState, rollouts: Sequence[Rollout], learned: Mapping[str, Value], update: int, display: Display
+    ) -> dict[str, Any]:
+        """Return an update's figures, the same keys always, and add them to the history.
+
+        Args:
+            state: Of the run.
+            rollouts: All that were played.
+            learned: What `Learner.update` returned.
+            update: Its number.
+            display: Who is told what takes its time.
+        """
+        watched = self.job.monitor
+        gap = None
+        if watched.held_out and update % watched.held_out_every == 0:
+            display.now(f"asking {watched.held_out}")
+            gap = held_out_gap(spread_out(rollouts, watched.held_out_sample), self.job.world, watched.held_out)
+        scores: dict[str, Value] | None = None
+        flags: tuple[str, ...] = ()
+        if watched.detectors_every and update % watched.detectors_every == 0:
+            display.now("looking for habits")
+            scores, flags = detected(rollouts)
+        known = state.history[-1].parts if state.history else {}
+        keys = sorted({*known, *(key for r in rollouts for part in r.parts for key in part)})
+        current = update_of(rollouts, learned, keys, gap)
+        state.history.append(current)
+        return {
+            "update": update, **current.model_dump(), **outcomes(rollouts), **learned,
+            "detectors": scores, "flags": list(flags),
+        }  # fmt: skip
+
+
+def alarms(state: RunState, figures: dict[str, Any], display: Display) -> list[str]:
+    """Add the alarms that stand to the figures, and show those that are new."""
+    standing = monitors.alarms(state.history)
+    for alarm in standing:
+        if alarm.name not in state.raised:
+            display.say(f"{alarm.severity.upper()} {alarm.name}: {alarm.message}")
+    names = [alarm.name for alarm in standing]
+    state.raised = set(names)
+    figures["alarms"] = names
+    state.last = json.loads(json.dumps(figures))
+    return names
+
+
+def spread_out(rollouts: Sequence[Rollout], count: int) -> list[Rollout]:
+    """Return some rollouts, spread evenly over the groups."""
+    whole = [r for r in rollouts if r.trajectory is not None]
+    count = min(count, len(whole))
+    return [whole[k * len(whole) // count] for k in range(count)]
+
+
+def keep_samples(run: Run, job: Job, update: int, rollouts: Sequence[Rollout]) -> None:
+    """Keep some whole conversations of the first update, and of every so many."""
+    if not job.monitor.samples or (update != 1 and update % job.monitor.samples_every):
+        return
+    chosen = spread_out(rollouts, job.monitor.samples)
+    whole = [r for r in chosen if r.outcome is not None and r.task.scenario is not None]
+    run.sample(update, [readable(r) for r in chosen], [episode_of(r, job.world) for r in whole])

@@ -261,5 +261,14 @@ def trained_ear(language: str = "en") -> Ear:
     return fit(list(lines.values()))
 
 
+@lru_cache(maxsize=1 << 12)
+def heard(text: str, language: str = "en") -> tuple[Heard, ...]:
+    """Listen to a message with the trained ear.
+
+    Kept, because a companion hears the whole conversation again every turn for what comes back.
+    """
+    return tuple(trained_ear(language).hear(text))
+
+
 def _heard_line(kind: Kind, feeling: str | None, say: str) -> Line:
     return Line(say=say, about=say[:12].ljust(3), kind=kind, feeling=feeling)

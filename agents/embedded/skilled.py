@@ -14,7 +14,7 @@ from typing import Literal
 
 from echo_env.agents.embedded.encoders import encoder_for, encoder_of
 from echo_env.agents.embedded.language import called, joined, read, read_sentence
-from echo_env.agents.embedded.listening import Heard, noun_phrases, points, trained_ear
+from echo_env.agents.embedded.listening import Heard, heard, noun_phrases, points
 from echo_env.profiles import CLUSTER_OF, data_root
 from echo_env.roles import Observation
 from echo_env.yamlfiles import read_yaml
@@ -63,8 +63,8 @@ class Listener:
     @classmethod
     def of(cls, observation: Observation, seed: int = 0) -> Listener:
         """Listen to a conversation."""
-        heard = [_recalled(h, observation) for h in trained_ear(observation.language).hear(observation.user)]
-        return cls(observation, tuple(heard), _thread(observation), seed)
+        told = [_recalled(h, observation) for h in heard(observation.user, observation.language)]
+        return cls(observation, tuple(told), _thread(observation), seed)
 
     def say(self, move: Move, heard: Heard, feeling: str = "", spare: bool = False, k: int = 0) -> str:
         """Put a move into words.
@@ -94,15 +94,15 @@ def _pointing(found: tuple[str, ...], spare: bool, language: str) -> str:
     return usable[1] if spare and len(usable) > 1 else usable[0]
 
 
-def _recalled(heard: Heard, observation: Observation) -> Heard:
+def _recalled(now: Heard, observation: Observation) -> Heard:
     """Hear a sentence that comes back to something told before as what was told then."""
-    content = read_sentence(heard.text, observation.language).content
+    content = read_sentence(now.text, observation.language).content
     for message in observation.messages[-3::-2]:
-        for earlier in trained_ear(observation.language).hear(message.text):
+        for earlier in heard(message.text, observation.language):
             shared = content & read_sentence(earlier.text, observation.language).content
             if len(shared) >= 2 and len(shared) >= 0.5 * len(content):
-                return replace(earlier, phrases=heard.phrases)
-    return heard
+                return replace(earlier, phrases=now.phrases)
+    return now
 
 
 def _thread(observation: Observation) -> str:

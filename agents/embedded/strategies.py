@@ -5,6 +5,8 @@ Both work from the observation alone, with the ear and the phrases of `skilled`.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,6 +36,12 @@ _MOVES: dict[str, Move] = {
 _NOTHING = Heard("", (), "fact", dict.fromkeys(KINDS, 0.0), (), "", 0.0, 0.0)
 
 
+@lru_cache(maxsize=64)
+def _listener(observation: Observation, seed: int) -> Listener:
+    """Listen once for both halves of a turn."""
+    return Listener.of(observation, seed)
+
+
 def observe(observation: Observation, actions: list[tuple[int, int]], seed: int) -> NDArray[np.float32]:
     """Return the features of a conversation, shape (24,), each within 0..1.
 
@@ -42,7 +50,7 @@ def observe(observation: Observation, actions: list[tuple[int, int]], seed: int)
         actions: (strategy, intensity) of the turns so far.
         seed: The companion's seed.
     """
-    listener = Listener.of(observation, seed)
+    listener = _listener(observation, seed)
     heard = listener.heard
     reading = read(observation.user, observation.language)
     before = frozenset().union(
@@ -75,7 +83,7 @@ def realise(observation: Observation, strategy: int, intensity: int, seed: int) 
         intensity: Index into `INTENSITIES`.
         seed: The companion's seed.
     """
-    listener = Listener.of(observation, seed)
+    listener = _listener(observation, seed)
     heard = listener.heard or (_NOTHING,)
     felt = max(heard, key=lambda h: bool(h.named) + h.stirred)
     parts = [_sentence(listener, heard, felt, STRATEGIES[strategy], seed)]

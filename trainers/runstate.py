@@ -1,0 +1,70 @@
+"""What a run remembers from update to update, and what a checkpoint therefore holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from echo_env.trainers import checkpoints, monitors
+from echo_env.trainers.job import Job
+from echo_env.trainers.learner import Learner
+from echo_env.trainers.runs import Run
+from echo_env.trainers.tasks import Order
+
+
+@dataclass(slots=True)
+class RunState:
+    """What a checkpoint remembers beside weights and optimiser."""
+
+    position: int = 0
+    """Place in the data after the last update that was finished."""
+    elapsed: float = 0.0
+    """Seconds of training, over all starts."""
+    history: list[monitors.Update] = field(default_factory=list)
+    raised: set[str] = field(default_factory=set)
+    """Alarms that were shown."""
+    random: dict[str, Any] = field(default_factory=checkpoints.random_states)
+    """Of the generators, after that update."""
+    last: dict[str, Any] = field(default_factory=dict)
+    """Figures of that update."""
+
+    def passed(self, order: Order, seconds: float) -> None:
+        """Note the end of an update."""
+        self.position, self.random = order.position, checkpoints.random_states()
+        self.elapsed += seconds
+
+    def dump(self) -> dict[str, Any]:
+        """Return it as plain data, for a file."""
+        return {
+            "position": self.position, "elapsed": self.elapsed, "raised": sorted(self.raised), "random": self.random,
+            "history": [u.model_dump() for u in self.history], "last": self.last,
+        }  # fmt: skip
+
+
+def begin(run: Run, learner: Learner, order: Order, start: Path | None) -> RunState:
+    """Go on where a checkpoint ends, or begin anew."""
+    if start is None:
+        run.back_to(0)
+        return RunState()
+    stored = checkpoints.load_state(start)
+    learner.load_state_dict(stored["learner"])
+    run.back_to(learner.done)
+    saved = stored["progress"]
+    order.position = saved["position"]
+    checkpoints.restore_random_states(saved["random"])
+    history = [monitors.Update.model_validate(u) for u in saved["history"]]
+    return RunState(saved["position"], saved["elapsed"], history, set(saved["raised"]), saved["random"], saved["last"])
+
+
+def save(run: Run, job: Job, learner: Learner, state: RunState) -> None:
+    """Write a checkpoint; how good it is tells the evaluation, else the mean score of the update."""
+
+    def fill(folder: Path) -> None:
+        learner.save_hf(folder)
+        torch.save({"learner": learner.state_dict(), "progress": state.dump()}, folder / "state.pt")
+
+    merit = state.last.get("eval_score" if job.monitor.eval_every else "score")
+    checkpoints.save(run.checkpoints, learner.done, fill, keep=job.checkpoints.keep, merit=merit)

@@ -1,0 +1,113 @@
+"""A small language model and its tokenizer, made from nothing for one domain: an ordinary Hugging Face folder.
+
+The tokenizer is byte-level BPE, trained on the conversations themselves: no text is unknown to it, and what is rare
+(emoji, Chinese) takes more tokens. The model is a Llama with tied embeddings, so that everything that reads Llama
+folders reads it. Chats are written in ChatML, but for its line break after a turn; "<|im_start|>user" with its line
+break is one token, and so are the two other openings, so that a message costs two tokens beside its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from echo_env.agents.loading import END_OF_TURN
+from echo_env.errors import ConfigError
+from echo_env.types import Record
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+OPENINGS = tuple(f"<|im_start|>{role}\n" for role in ("system", "user", "assistant"))
+BYTES = 256
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+class Shape(Record):
+    """How large the model is."""
+
+    vocab: int = Field(4096, gt=BYTES + 4)
+    """Tokens at most; fewer where the text does not hold so many pairs."""
+    hidden: int = Field(256, ge=8)
+    layers: int = Field(6, ge=1)
+    heads: int = Field(8, ge=1)
+    feedforward: int = Field(688, ge=8)
+    """Width of the gated feed-forward layer; 8/3 of hidden takes as many weights as an ungated one of 4."""
+    positions: int = Field(4096, ge=16)
+    """Longest conversation, in tokens."""
+
+
+def make_tokenizer(texts: Iterable[str], vocab: int, positions: int) -> PreTrainedTokenizerFast:
+    """Train a tokenizer.
+
+    Args:
+        texts: What it will mostly read.
+        vocab: Tokens at most.
+        positions: Longest conversation, in tokens.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=[END_OF_TURN, *OPENINGS],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    core.train_from_iterator(texts, trainer)
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=core,
+        eos_token=END_OF_TURN,
+        pad_token=END_OF_TURN,
+        additional_special_tokens=list(OPENINGS),
+        model_max_length=positions,
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> Any:
+    """Return a model with random weights, the same for the same seed; the global random state is left alone.
+
+    Raises:
+        ConfigError: The heads do not divide the width into even parts.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    if shape.hidden % (2 * shape.heads):
+        raise ConfigError(f"{shape.heads} heads do not divide a width of {shape.hidden} into even parts")
+    end = tokenizer.eos_token_id
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden,
+        intermediate_size=shape.feedforward,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        max_position_embeddings=shape.positions,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=end,
+        pad_token_id=end,
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+
+
+def make(shape: Shape, texts: Iterable[str], seed: int) -> tuple[PreTrainedTokenizerFast, Any]:
+    """Return tokenizer and model for some texts; `save_pretrained` on both makes the folder."""
+    tokenizer = make_tokenizer(texts, shape.vocab, shape.positions)
+    return tokenizer, make_model(shape, tokenizer, seed)
