@@ -73,7 +73,7 @@ def meetings(split: str, count: int | None = None, seed: int = 0) -> list[Meetin
     """Return whom to meet: the whole split in order, or `count` people of it drawn without repetition."""
     ids = scenario_ids(split)
     if count is not None:
-        ids = [ids[k] for k in np.draws.default_rng(seed).permutation(len(ids))[:count]]
+        ids = [ids[k] for k in np.random.default_rng(seed).permutation(len(ids))[:count]]
     return [Meeting(scenario, seed + k) for k, scenario in enumerate(ids)]
 
 
@@ -137,7 +137,7 @@ class Found(Record):
 def search_plan(play_all: PlayAll, split: str, budget: int, people: int, seed: int) -> Found:
     """Search for the fixed sequence with the highest mean reward on a split.
 
-    All constants and draws cycles are tried; from the best on, mutants (an action changed with a chance of one in
+    All constants and random cycles are tried; from the best on, mutants (an action changed with a chance of one in
     twelve, or a stretch moved) replace what they beat on the same people. The best few meet others of the split, and
     the one that does best there is taken.
 
@@ -148,7 +148,7 @@ def search_plan(play_all: PlayAll, split: str, budget: int, people: int, seed: i
         people: How many a plan is tried on while the search climbs, the same for all plans: compared in pairs.
         seed: Of everything drawn.
     """
-    draws = np.draws.default_rng(seed)
+    draws = np.random.default_rng(seed)
     panel, jury = meetings(split, people, seed), meetings(split, JURY * people, seed + 1)
     spent, scores = 0, dict[Plan, float]()
 
@@ -171,15 +171,15 @@ def search_plan(play_all: PlayAll, split: str, budget: int, people: int, seed: i
     return Found(plan=finalists[at], tried=len(scores), turns=spent, reward=final[at])
 
 
-def _action(draws: np.draws.Generator) -> Action:
+def _action(draws: np.random.Generator) -> Action:
     return int(draws.integers(len(STRATEGIES))), int(draws.integers(len(INTENSITIES)))
 
 
-def _cycle(draws: np.draws.Generator) -> Plan:
+def _cycle(draws: np.random.Generator) -> Plan:
     return tuple(_action(draws) for _ in range(int(draws.integers(2, 7))))
 
 
-def _mutant(plan: Plan, draws: np.draws.Generator) -> Plan:
+def _mutant(plan: Plan, draws: np.random.Generator) -> Plan:
     """Change a plan a little, as one of the whole length."""
     whole = [plan[k % len(plan)] for k in range(PATIENCE)]
     if draws.draws() < 0.3:
