@@ -115,8 +115,9 @@ def run(
     overwrite: bool = False,
     tell: Callable[[Progress], None] = lambda progress: None,
     policy: Policy | None = None,
+    name: str = "",
 ) -> RunResult:
-    """Play a run and record it under `out/<policy>/`.
+    """Play a run and record it under `out/<name>/`.
 
     Args:
         config: What to run.
@@ -125,13 +126,14 @@ def run(
         overwrite: Delete the run that is there.
         tell: Called after every turn.
         policy: A policy that is loaded already; else it is built from its name.
+        name: What the run's folder, and so its row in a report, is called; empty for the policy's own (`folder_name`).
 
     Raises:
         RecordError: A run is there and neither flag was given, or the disk is full.
         ConfigError: A name is unknown.
     """
     scenarios = _scenarios(config)
-    folder = RunFolder(out / folder_name(config.policy))
+    folder = RunFolder(out / folder_name(name or config.policy))
     settings = config.model_dump(mode="json")
     models = recorded_models(settings, sorted({s.language for s in scenarios}))
     header = new_header(settings, {s.id: s.digest for s in scenarios}, models)

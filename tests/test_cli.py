@@ -264,6 +264,19 @@ def test_a_run_that_is_there_is_refused_resumed_or_overwritten(echo: Run, tmp_pa
     assert "another run; different: seed" in other.err
 
 
+def test_a_run_can_be_named_so_that_a_report_tells_two_of_one_folder_name_apart(echo: Run, tmp_path: Path) -> None:
+    command = ("run", "--policy", "template", "--limit", 1, "--max-turns", 2, "--out", tmp_path / "runs")
+    assert echo(*command, "--name", "before").out.startswith("before: 1 of 1")
+    assert echo(*command, "--name", "after").code == 0
+    assert sorted(f.name for f in (tmp_path / "runs").iterdir()) == ["after", "before"]
+    assert [e.header.policy for e in RunFolder(tmp_path / "runs" / "before").episodes()] == ["template"]
+    shown = echo("report", tmp_path / "runs").out
+    assert "before" in shown
+    assert "after" in shown
+    two = echo(*command, "--name", "both", "--policy", "silent")
+    assert (two.code, "--name names one run" in two.err) == (1, True)
+
+
 def test_run_again_from_inside_the_folder_of_runs(echo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There the run's folder `template` lies beside the registered name `template`, which must win."""
     monkeypatch.chdir(tmp_path)

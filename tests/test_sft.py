@@ -231,13 +231,15 @@ def test_every_preset_composes(tmp_path):
 
     configs = Path(sft.__file__).resolve().parent.parent / "configs"
     with initialize_config_dir(str(configs), version_base=None):
-        for preset in ("paper", "small"):
+        for preset in sorted(f.stem for f in (configs / "sft").glob("*.yaml")):
             for model in ("scratch-2m", "scratch-5m", "smollm2-135m"):
                 found = compose("sft", [f"sft={preset}", f"model={model}", "data=[{path: a.jsonl}]"])
                 job = SftJob.model_validate(OmegaConf.to_container(found, resolve=True))
                 if preset == "paper":
                     assert (job.epochs, job.batch, job.lr, job.warmup) == (4, 128, 1e-5, 0.1)
                     assert job.curriculum == "staged"
+                if preset in ("words", "pieces", "talks"):
+                    assert job.window == {"words": 1, "pieces": 4, "talks": 0}[preset]  # not the value of sft.yaml
 
 
 def test_a_mistake_is_told_without_a_traceback(tmp_path):

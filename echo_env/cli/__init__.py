@@ -140,6 +140,9 @@ def run(
         list[str] | None,
         typer.Option(help="Registered name, module:attribute, a local model folder, or llm:... Repeatable."),
     ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What its folder and its row in a report are called; for a single policy.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings; options given here win.")] = None,
     split: Annotated[str, typer.Option(help="benchmark, benchmark-zh, train, dev or chitchat.")] = "benchmark",
     scenario: Annotated[
@@ -172,21 +175,23 @@ def run(
     names = policy or ([base["policy"]] if "policy" in base else [])
     if not names:
         raise typer.BadParameter("give --policy NAME, or a policy in the --config file; see  echo-env list policy")
-    configs = [_run_config(base, given, name) for name in names]
-    for name in names:
-        policy_maker(name)  # nothing is played where a later policy is unknown
+    if name is not None and len(names) > 1:
+        raise ConfigError("--name names one run, and several policies are given", "one command for each policy")
+    configs = [_run_config(base, given, each) for each in names]
+    for each in names:
+        policy_maker(each)  # nothing is played where a later policy is unknown
     if dry_run:
         typer.echo("\n".join(c.model_dump_json(indent=1) for c in configs))
         return
     failed = 0
     for settings in configs:
-        result = _run_with_bar(settings, out, resume, overwrite)
+        result = _run_with_bar(settings, out, name or "", resume, overwrite)
         failed += len(result.failures)
         for line in result.failures[:5]:
             typer.echo(f"failed: {line}", err=True)
         p = result.progress
         typer.echo(
-            f"{settings.policy}: {p.done - p.failed} of {p.total} played, {p.successes} succeeded  {result.folder.path}"
+            f"{name or settings.policy}: {p.done - p.failed} of {p.total} played, {p.successes} succeeded  {result.folder.path}"
         )
         if result.gaps:
             count, most = sum(result.gaps.values()), max(result.gaps, key=lambda reason: result.gaps[reason])
@@ -235,7 +240,7 @@ def _run_config(base: dict[str, Any], given: dict[str, Any], policy: str) -> Run
         ) from None
 
 
-def _run_with_bar(config: RunConfig, out: Path, resume: bool, overwrite: bool) -> RunResult:
+def _run_with_bar(config: RunConfig, out: Path, name: str, resume: bool, overwrite: bool) -> RunResult:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
@@ -248,13 +253,13 @@ def _run_with_bar(config: RunConfig, out: Path, resume: bool, overwrite: bool) -
     )  # fmt: skip
     by_hand = config.policy == "human"  # a bar would be drawn over what is typed
     with Bar(*columns, console=Console(stderr=True), transient=True, disable=by_hand) as bar:
-        task = bar.add_task(config.policy, total=None, note="")
+        task = bar.add_task(name or config.policy, total=None, note="")
 
         def tell(p: Progress) -> None:
             bar.update(task, total=p.total, completed=p.done, note=f"{p.turns} turns, {p.successes} succeeded")
 
         try:
-            return play(config, out, resume=resume, overwrite=overwrite, tell=tell)
+            return play(config, out, resume=resume, overwrite=overwrite, tell=tell, name=name)
         except KeyboardInterrupt:
             bar.stop()
             typer.echo("interrupted; what was played is on disk, --resume goes on from there", err=True)
