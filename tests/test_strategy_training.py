@@ -8,6 +8,7 @@ import math
 import os
 import signal
 from collections.abc import Sequence
+from contextlib import chdir
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -230,9 +231,9 @@ def test_a_row_sums_up() -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], Results]:
-    """A run that Ctrl-C ends after its first update, gone on with for two more."""
+    """A run that Ctrl-C ends after its first update, gone on with for two more; its folder is given as a user would."""
     pytest.importorskip("ray.rllib")
-    out = tmp_path_factory.mktemp("runs") / "short"
+    base, out = tmp_path_factory.mktemp("runs"), Path("short")
     small: dict[str, Any] = {
         "name": "short", "out": out, "runners": 1, "conversations": 2,
         "ppo": {"turns": 60, "minibatch": 30, "epochs": 2, "hidden": (8,)},
@@ -245,12 +246,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], Res
         if len(lines) == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
-    assert strategyppo.train(StrategyJob.model_validate(small | {"updates": 9}), say) is None
-    assert (out / "policy.npz").exists()
-    assert not (out / "results.json").exists()
-    results = strategyppo.train(StrategyJob.model_validate(small | {"updates": 3, "resume": True}), say)
+    with chdir(base):
+        assert strategyppo.train(StrategyJob.model_validate(small | {"updates": 9}), say) is None
+        assert (out / "policy.npz").exists()
+        assert not (out / "results.json").exists()
+        results = strategyppo.train(StrategyJob.model_validate(small | {"updates": 3, "resume": True}), say)
     assert results is not None
-    return out, lines, results
+    return base / out, lines, results
 
 
 @pytest.mark.slow

@@ -217,7 +217,7 @@ def train(job: StrategyJob, say: Callable[[str], None] = lambda line: None) -> R
         algorithm = make_config(job).build_algo()
         try:
             if start is not None:
-                algorithm.restore_from_path(start / "rllib")
+                algorithm.restore_from_path((start / "rllib").absolute())
             with _interrupts() as interrupted:
                 last = _learn(job, run, algorithm, start, interrupted, say)
                 network_of(algorithm.get_module()).save(run.path / "policy.npz")
@@ -269,7 +269,10 @@ def _late(job: StrategyJob, figures: Mapping[str, Any]) -> bool:
 
 
 def _save(run: Run, algorithm: PPO, done: int, keep: int) -> None:
-    checkpoints.save(run.checkpoints, done, lambda folder: algorithm.save_to_path(folder / "rllib") and None, keep=keep)
+    def fill(folder: Path) -> None:
+        algorithm.save_to_path((folder / "rllib").absolute())  # RLlib takes what is not absolute for a URI
+
+    checkpoints.save(run.checkpoints, done, fill, keep=keep)
 
 
 def _figures(result: Mapping[str, Any]) -> dict[str, Any]:

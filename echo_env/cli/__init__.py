@@ -191,7 +191,8 @@ def run(
             typer.echo(f"failed: {line}", err=True)
         p = result.progress
         typer.echo(
-            f"{name or settings.policy}: {p.done - p.failed} of {p.total} played, {p.successes} succeeded  {result.folder.path}"
+            f"{name or settings.policy}: {p.done - p.failed} of {p.total} played, {p.successes} succeeded"
+            f"  {result.folder.path}"
         )
         if result.gaps:
             count, most = sum(result.gaps.values()), max(result.gaps, key=lambda reason: result.gaps[reason])
