@@ -35,7 +35,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # the modules beside it, whatever PYTHONSAFEPATH says
 
-from headline_figures import Budget, budget, logged  # noqa: E402
+from headline_figures import LARGEST_SKILLED, Budget, budget, logged, shares  # noqa: E402
 from headline_report import report  # noqa: E402
 
 from echo_env.errors import ConfigError, EchoError  # noqa: E402
@@ -137,6 +137,13 @@ def data(plan: Plan) -> Iterator[Step]:
     out = plan.out / "cold.jsonl"
     argv = ("echo-env", "synthesize", "--models", "embedded", "--mix", MIX, "--count", str(COUNT))
     yield Step("cold.jsonl", (*argv, "--seed", str(DATA_SEED), "--yes", "--out", str(out)), out, ("--resume",))
+    if out.is_file():
+        share = shares(out).get("skilled", 0.0)
+        _say(f"{share:.1%} of the replies are skilled's")
+        if share > LARGEST_SKILLED:
+            raise ConfigError(
+                f"{share:.1%} of the replies are skilled's, more than one in five", "lower its part of MIX"
+            )
 
 
 def sft(plan: Plan) -> Iterator[Step]:
@@ -209,7 +216,7 @@ def epochs(plan: Plan, seconds: float, conversations: int) -> int:
 def evaluate(plan: Plan) -> Iterator[Step]:
     """Every policy with the same people, seeds and sampling: as they are, by the second judge, and swapped."""
     for name, model in plan.models().items():
-        part, needs = plan.out / "eval" / name, (name.partition("@")[0],)
+        part, needs = plan.out / "eval" / name, _cold(plan) if name == "cold" else (name.partition("@")[0],)
         whole = "@" not in name
         how = ("--episodes", str(plan.episodes if whole else 1), "--seed", str(EVAL_SEED), *_options(SAMPLING))
         how += ("--limit", str(plan.people)) if plan.people else ()
@@ -350,6 +357,8 @@ def play(plan: Plan, stages: Sequence[str], *, dry_run: bool = False) -> int:
         except EchoError as e:
             _say(f"error: {e}")
             worst = 2
+            if stage in ("data", "sft"):  # there is nothing to go on with
+                return worst
     return worst
 
 

@@ -41,7 +41,7 @@ PANELS = (
     Panel("tokens", "tokens a reply", lambda v: f"{v:g}"),
 )
 AXES = (("minutes", "minutes of training"), ("update", "updates"))
-WIDTH, HEIGHT, LEFT, TOP, GAP = 380, 150, 56, 74, 44
+WIDTH, HEIGHT, LEFT, TOP, GAP = 380, 150, 56, 82, 44
 """Of a panel's plot, its margins, and the space between two rows; in pixels."""
 STYLE = """
 svg { --paper: #ffffff; --ink: #1f2328; --soft: #59636e; --grid: #e3e7eb; --s0: #2a6fb5; --s1: #b8570b; --s2: #23804f;

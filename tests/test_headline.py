@@ -291,6 +291,15 @@ def test_the_settings_make_jobs(plan: headline.Plan) -> None:
             assert job.out == step.made
 
 
+def test_too_good_a_cold_start_is_refused(plan: headline.Plan) -> None:
+    said = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
+    (plan.out / "cold.jsonl").write_text(
+        json.dumps({"messages": said, "meta": {"models": {"companion": "skilled-1"}}}) + "\n"
+    )
+    with pytest.raises(ConfigError, match=r"100\.0% of the replies"):
+        list(headline.data(plan))
+
+
 def test_best_of_n_waits_for_dapo(plan: headline.Plan) -> None:
     with pytest.raises(ConfigError, match="no DAPO run has ended"):
         list(headline.best(plan))
