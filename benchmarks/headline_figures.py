@@ -304,7 +304,7 @@ def bars(found: Results, seeds: int) -> list[Bar]:
     cold, pooled = found.cold, found.pooled
     runs = list(found.seeds.values())
     whole = len(runs) >= seeds
-    success, gain = _value(pooled, "success"), ratio(_value(pooled, "epm_q"), _value(cold, "epm_q"))
+    success, epm_q, before = _value(pooled, "success"), _value(pooled, "epm_q"), _value(cold, "epm_q")
     longest = [r for p in runs for r in _lengths(p, cold)]
     flags = sorted({flag for p in runs for flag in p.flags})
     minutes = list(found.minutes.values())
@@ -319,8 +319,10 @@ def bars(found: Results, seeds: int) -> list[Bar]:
         _bar("DAPO: strict success at least 46.7 %, mean over seeds",
              f"{_percent(pooled and pooled.first.success)} (seeds: {told})" if runs else "",
              whole and success is not None, (success or 0) >= SMALLEST_TRAINED),
-        _bar("EPM-Q (strict) at least doubles", "" if gain is None else f"x {gain:.2f}",
-             whole and gain is not None, (gain or 0) >= FACTOR),
+        _bar("EPM-Q (strict) at least doubles",
+             "" if epm_q is None or before is None else f"{before:.1f} to {epm_q:.1f}",
+             whole and epm_q is not None and before is not None,
+             (epm_q or 0) > 0 and (epm_q or 0) >= FACTOR * (before or 0)),
         _bar("reply length within 1.5 x the cold start's, every seed, in words and tokens",
              "" if not longest else f"x {min(longest):.2f} to x {max(longest):.2f}",
              whole and bool(longest), max(longest, default=0) <= LONGEST),

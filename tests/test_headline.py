@@ -101,6 +101,12 @@ def test_each_bar_can_be_missed(place: int, other: dict[str, Any]) -> None:
     assert figures.bars(whole(**other), 2)[place].met is False
 
 
+def test_from_nothing_any_epm_q_is_twice_as_much_but_not_nothing() -> None:
+    cold = policy(0.05, 0.0, 20.0, (0.05, 0.0))
+    assert figures.bars(whole(cold=cold), 2)[4].met is True
+    assert figures.bars(whole(cold=cold, pooled=cold), 2)[4].met is False
+
+
 def test_what_was_not_measured_stays_open_and_is_no_zero() -> None:
     assert [bar.met for bar in figures.bars(figures.Results(), 3)] == [None] * 10
     cold = whole().cold
