@@ -288,8 +288,10 @@ class Results(Record):
     pooled: Policy | None = None
     """All seeds' episodes together."""
     best: Policy | None = None
+    gain: Paired | None = None
+    """DAPO minus the cold start."""
     gain_second: Paired | None = None
-    """DAPO minus the cold start, by the second judge."""
+    """The same by the second judge."""
     over_best: Paired | None = None
     over_best_second: Paired | None = None
 

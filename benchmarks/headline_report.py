@@ -73,6 +73,7 @@ def report(out: Path, models: Mapping[str, Path], seeds: Sequence[int]) -> dict[
         minutes={run: lines[-1]["elapsed_s"] / 60 for run, lines in updates.items() if lines},
         cold=policies.get("cold"), seeds={run: policies[run] for run in there}, pooled=pooled,
         best=policies.get("best"),
+        gain=pair(pool(played), "cold", played),
         gain_second=pair(pool(second), "cold", second),
         over_best=pair(pool(played), "best", played),
         over_best_second=pair(pool(second), "best", second),
@@ -84,7 +85,6 @@ def report(out: Path, models: Mapping[str, Path], seeds: Sequence[int]) -> dict[
         "bars": [bar.model_dump() for bar in held],
         "missing": _missing(runs, policies, updates, done),
         "shares": mix,
-        "gain": _dumped(pair(pool(played), "cold", played)),
         **found.model_dump(mode="json"),
         "policies": {name: p.model_dump(mode="json") for name, p in policies.items()},
         "updates": {run: len(lines) for run, lines in updates.items()},
@@ -100,10 +100,6 @@ def report(out: Path, models: Mapping[str, Path], seeds: Sequence[int]) -> dict[
         (out / "sample.md").write_text(text, encoding="utf-8")
     (out / "results.md").write_text(markdown(results, held, policies, pooled, found), encoding="utf-8")
     return results
-
-
-def _dumped(pair: Paired | None) -> dict[str, Any] | None:
-    return pair.model_dump(mode="json") if pair else None
 
 
 def _commands(out: Path) -> dict[str, dict[str, Any]]:
@@ -181,8 +177,8 @@ def markdown(
         "",
     ]
     pairs = {
-        "DAPO minus best-of-N": found.over_best, "the same by `second`": found.over_best_second,
-        "DAPO minus cold start by `second`": found.gain_second,
+        "DAPO minus best-of-N": found.over_best, "DAPO minus best-of-N, by `second`": found.over_best_second,
+        "DAPO minus cold start": found.gain, "DAPO minus cold start, by `second`": found.gain_second,
     }  # fmt: skip
     lines += _table(
         ("", "success", "p", "EPM-Q", "p"),
