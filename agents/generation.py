@@ -71,9 +71,13 @@ def _log(mass: Tensor) -> Tensor:
 def _invert(mass: Tensor, noise: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
     """Return where the running sum of `mass` [B, K] passes `noise` [B] times the mass kept, and the mass kept."""
     total = mass.cumsum(-1)
-    last = mass.shape[-1] - 1 if top_p >= 1 else (total < top_p).sum(-1, keepdim=True).clamp(max=mass.shape[-1] - 1)
-    kept = total[:, -1:] if top_p >= 1 else total.gather(-1, last)
-    place = (total <= noise.to(total)[:, None] * kept).sum(-1, keepdim=True).clamp(max=last)
+    most = mass.shape[-1] - 1
+    if top_p >= 1:
+        kept = total[:, most:]
+        return (total <= noise.to(total)[:, None] * kept).sum(-1).clamp(max=most), kept[:, 0]
+    last = (total < top_p).sum(-1, keepdim=True).clamp(max=most)
+    kept = total.gather(-1, last)
+    place = (total <= noise.to(total)[:, None] * kept).sum(-1, keepdim=True).minimum(last)
     return place[:, 0], kept[:, 0]
 
 
@@ -308,9 +312,9 @@ def _read(model: PreTrainedModel, prompts: Sequence[list[int]], known: Sequence[
     once = sorted(set(source))
     if len(once) < len(prompts):
         live, logits = _read(model, [prompts[r] for r in once], [known[r] for r in once])
-        place = {row: n for n, row in enumerate(once)}
-        live.spread([place[row] for row in source])
-        return live, logits[[place[row] for row in source]]
+        places = [once.index(row) for row in source]
+        live.spread(places)
+        return live, logits[places]
     rest = [p[len(k.ids) :] for p, k in zip(prompts, known, strict=True)]
     groups = list(alike([len(r) for r in rest]))
     pasts: dict[int, Past] = {}

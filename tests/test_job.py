@@ -16,16 +16,16 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from echo_env.errors import ConfigError
-from echo_env.trainers import dapo
+from echo_env.trainers import commandline
 from echo_env.trainers.job import Job, make_job
 from echo_env.trainers.losses import DAPO, ECHO_JUDGE
 
 CHOSEN = ("algo", "mode", "engine", "logger")
-GROUPS = {group: sorted(f.stem for f in (dapo.CONFIGS / group).glob("*.yaml")) for group in CHOSEN}
+GROUPS = {group: sorted(f.stem for f in (commandline.CONFIGS / group).glob("*.yaml")) for group in CHOSEN}
 
 
 def composed(*overrides: str) -> dict[str, Any]:
-    with initialize_config_dir(str(dapo.CONFIGS), version_base="1.3"):
+    with initialize_config_dir(str(commandline.CONFIGS), version_base="1.3"):
         settings: Any = OmegaConf.to_container(compose("dapo", list(overrides)), resolve=True)
     return settings
 
@@ -115,7 +115,7 @@ def test_a_mistake_is_told(overrides: list[str], told: str) -> None:
 )
 def test_what_hydra_does_not_know_is_told_with_the_nearest_spelling(override: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        dapo.check_overrides([override])
+        commandline.check_overrides([override], "dapo")
     assert told in str(caught.value)
 
 
@@ -132,7 +132,7 @@ def test_an_engine_checks_its_own_settings() -> None:
 
 def test_the_command_works_from_anywhere_and_leaves_nothing(tmp_path: Path) -> None:
     """By its path, with another working directory: the job on stdout, and no file of Hydra's."""
-    script = dapo.HERE / "dapo.py"
+    script = commandline.HERE / "dapo.py"
     done = subprocess.run(
         [sys.executable, str(script), "dry_run=true", "algo=grpo", "seed=7"],
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True,

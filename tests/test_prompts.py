@@ -25,7 +25,7 @@ from echo_env.driving import run_now
 from echo_env.errors import ConfigError, RecordError, RoleFailure
 from echo_env.rewards import ReplyView
 from echo_env.roles import Observation
-from echo_env.trainers import promptdata, prompts
+from echo_env.trainers import commandline, promptdata, prompts
 from echo_env.trainers.promptdata import MIX, Draw, RlPrompt, default_prompts, draw, load_prompts, read_lines
 from echo_env.trainers.prompts import BestOf, PromptsJob, Samples, too_easy_for, write
 from echo_env.types import Verdict
@@ -298,7 +298,7 @@ def test_the_command_writes_and_tells_mistakes_without_a_traceback(
         monkeypatch.setattr(sys, "argv", ["prompts.py", *words])
         code = 0
         try:
-            prompts.main()
+            commandline.main("prompts", prompts.run)
         except SystemExit as e:
             code = int(e.code or 0)
         return code, *capsys.readouterr()

@@ -18,12 +18,13 @@ from echo_env.errors import ConfigError, RoleFailure
 from echo_env.profiles import get_scenario, scenario_ids
 from echo_env.rewards import ReplyView
 from echo_env.roles import ActorView, Exchange, JudgeView
+from echo_env.session import visible
 from echo_env.trainers.chat import ChatFormat
 from echo_env.trainers.outcomes import draw_seed
 from echo_env.trainers.rollouts import Conversations, Limits, Overlong, Progress, Replies, Rollout, Task
 from echo_env.trainers.sampler import Sample, Sampler
 from echo_env.trainers.trajectory import collate
-from echo_env.types import Judgement, Levels, Message, Verdict
+from echo_env.types import Judgement, Levels, Message, Verdict, storable
 
 SCENARIOS = [get_scenario(name) for name in scenario_ids("train")[:2]]
 LINES = ("I hear you.", "她走了，我很难过。", "🙂 What now?", "<think>no idea</think>Go on, I am here.")
@@ -338,7 +339,7 @@ class TestFailures:
     def test_one_that_fails_is_left_out_and_stops_no_other(self, chat: ChatFormat) -> None:
         told: list[Progress] = []
         lost = Task("x", 13, scenario=SCENARIOS[0])
-        first, failed, last = scripted(chat).collect([tasks()[0], lost, tasks()[0]], tell=told.append)
+        first, failed, last = scripted(chat, "I hear you.").collect([tasks()[0], lost, tasks()[0]], tell=told.append)
         assert (failed.trajectory, failed.task) == (None, lost)
         assert "nobody there" in failed.failure
         assert first.trajectory == last.trajectory is not None
@@ -424,6 +425,5 @@ def test_a_tiny_model_talks_in_the_embedded_world(chat: ChatFormat, model: Any) 
         t = trained(rollout)
         assert len(t.rewards) == len(rollout.turns) == len(list(t.replies()))
         assert all(turn.judgement is not None for turn in rollout.turns)
-        assert spans(rollout, chat) == [
-            chat.tokenizer.decode(s) for s in (list(t.sequences[0].ids[r.start : r.end]) for r in t.replies())
-        ]
+        said = [chat.text(t.sequences[0].ids[r.start : r.end]) for r in t.replies()]
+        assert [visible(storable(text)) for text in said] == [turn.reply for turn in rollout.turns]

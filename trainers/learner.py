@@ -216,7 +216,7 @@ class Learner:
     def _minibatches(self, rows: _Rows) -> Iterator[Tensor]:
         """Yield the rows of each optimiser step; trajectories stay whole, rows without a trained token are left out."""
         mask_BT, owner_B = rows.advantages.mask_BT, rows.batch.trajectory_B
-        owners = owner_B[mask_BT.any(1)].unique()
+        owners = torch.unique(owner_B[mask_BT.any(1)])
         for epoch in range(self.algo.epochs):
             seed = conversation_seed(self._seed, f"update {self.done}", epoch)
             generator = torch.Generator().manual_seed(seed)

@@ -216,7 +216,9 @@ def limits_of(job: Job) -> Limits:
 def overlong_of(job: Job) -> Overlong | None:
     """Return what a long reply costs."""
     long, cap = job.algo.overlong, job.mode.reply_tokens
-    return long and Overlong(cap=cap, cache=max(round(long.slope * cap), 1), factor=long.factor)
+    if long is None:
+        return None
+    return Overlong(cap=cap, cache=max(round(long.slope * cap), 1), factor=long.factor)
 
 
 def make_world(job: Job, engine: LocalEngine, learner: Learner) -> Conversations | Replies:
@@ -231,13 +233,13 @@ def make_world(job: Job, engine: LocalEngine, learner: Learner) -> Conversations
     chat = ChatFormat(learner.tokenizer, stops=stops, system=learner.spoken.system)
     sampler = Sampler(bare, stops, temperature=mode.temperature, top_p=mode.top_p, reuse_tokens=engine.reuse_tokens)
     limits, overlong = limits_of(job), overlong_of(job)
-    if mode.name == "pseudo":
-        return Replies(
-            job.world, chat, sampler, limits=limits, score=job.algo.score, overlong=overlong, at_once=engine.at_once
-        )
+    score, at_once = job.algo.score, engine.at_once
+    if mode.name == "pseudo":  # a single reply closes no distance: its verdict is what there is
+        raw: Literal["verdict", "reward"] = "reward" if score == "reward" else "verdict"
+        return Replies(job.world, chat, sampler, limits=limits, score=raw, overlong=overlong, at_once=at_once)
     return Conversations(
-        job.world, chat, sampler, history=mode.history, limits=limits, score=job.algo.score, overlong=overlong,
-        live=engine.live, at_once=engine.at_once,
+        job.world, chat, sampler, history=mode.history, limits=limits, score=score, overlong=overlong,
+        live=engine.live, at_once=at_once,
     )  # fmt: skip
 
 

@@ -81,7 +81,7 @@ class Head:
         piece = max(AT_ONCE // int(self.base.config.get_text_config().vocab_size), 1)
         if len(hidden_PD) <= piece:
             return score(hidden_PD, targets_P)
-        pairs = zip(hidden_PD.split(piece), targets_P.split(piece), strict=True)
+        pairs = zip(torch.split(hidden_PD, piece), torch.split(targets_P, piece), strict=True)
         if torch.is_grad_enabled():
             parts = [checkpoint(score, hidden, targets, use_reentrant=False) for hidden, targets in pairs]
         else:

@@ -26,7 +26,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -34,9 +34,10 @@ from echo_env.agents.rollout import BatchPolicy, seeded
 from echo_env.agents.scoring import Scored, score_replies
 from echo_env.build import WorldConfig, build_policy, conversation_seed
 from echo_env.driving import waits
-from echo_env.errors import ConfigError, EchoError, RecordError, missing_extra
+from echo_env.errors import ConfigError, EchoError, RecordError
 from echo_env.record import RunFolder, new_header
 from echo_env.roles import Observation, Policy
+from echo_env.trainers.commandline import main, print_job
 from echo_env.trainers.filters import scored, too_easy
 from echo_env.trainers.job import checked
 from echo_env.trainers.promptdata import (
@@ -51,10 +52,6 @@ from echo_env.trainers.promptdata import (
 )
 from echo_env.types import Record, Text
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 CHUNK = 8
 """Prompts that are answered and scored together, and lost when a run is killed."""
 
@@ -226,21 +223,14 @@ def _sampled(job: PromptsJob, prompts: Sequence[RlPrompt], policy: Policy, tell:
     return found
 
 
-def run(config: DictConfig) -> int:
-    """Do what a composed configuration says, and return the exit code."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+def run(settings: dict[str, Any]) -> int:
+    """Do what some settings say, and return the exit code."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    try:
-        settings: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as e:
-        raise ConfigError(f"setting '{e.full_key}': {e.msg}", "give it on the command line") from None
     job = checked(PromptsJob, settings)
     if job.dry_run:
-        sys.stdout.write(job.model_dump_json(indent=1) + "\n")
-        return 0
+        return print_job(job)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("")
@@ -255,29 +245,5 @@ def run(config: DictConfig) -> int:
     return 0
 
 
-def main() -> None:
-    """Run the command line."""
-    try:
-        import hydra
-    except ImportError:
-        sys.stderr.write(f"error: {missing_extra('hydra-core', 'train')}\n")
-        raise SystemExit(2) from None
-
-    @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="prompts")  # type: ignore[untyped-decorator]
-    def task(config: DictConfig) -> None:
-        try:
-            code = run(config)
-        except EchoError as e:
-            sys.stderr.write(f"error: {e}\n")
-            code = 2
-        except KeyboardInterrupt:
-            sys.stderr.write("interrupted; what was sampled is on the disk, resume=true goes on from there\n")
-            code = 130
-        if code:
-            raise SystemExit(code)
-
-    task()
-
-
 if __name__ == "__main__":
-    main()
+    main("prompts", run)

@@ -40,7 +40,7 @@ from echo_env.errors import ConfigError, RecordError
 from echo_env.record import RunHeader, new_header
 from echo_env.trainers import checkpoints
 from echo_env.trainers.chat import ChatFormat
-from echo_env.trainers.dapo import main
+from echo_env.trainers.commandline import main
 from echo_env.trainers.job import Optimiser, checked
 from echo_env.trainers.learner import Diverged, rate_at, with_adapter
 from echo_env.trainers.local import model_folder

@@ -148,7 +148,7 @@ def search_plan(play_all: PlayAll, split: str, budget: int, people: int, seed: i
         people: How many a plan is tried on while the search climbs, the same for all plans: compared in pairs.
         seed: Of everything drawn.
     """
-    random = np.random.default_rng(seed)
+    draws = np.random.default_rng(seed)
     panel, jury = meetings(split, people, seed), meetings(split, JURY * people, seed + 1)
     spent, scores = 0, dict[Plan, float]()
 
@@ -158,34 +158,34 @@ def search_plan(play_all: PlayAll, split: str, budget: int, people: int, seed: i
         spent += sum(p.turns for one in played for p in one)
         return [fmean(p.reward for p in one) for one in played]
 
-    brood = [*CONSTANTS.values(), *(_cycle(random) for _ in range(CYCLES))]
+    brood = [*CONSTANTS.values(), *(_cycle(draws) for _ in range(CYCLES))]
     while True:
         scores.update(zip(brood, tried(brood, panel), strict=True))
         best = max(scores, key=lambda plan: scores[plan])
         if spent >= budget:
             break
-        brood = [_mutant(best, random) for _ in range(BROOD)]
+        brood = [_mutant(best, draws) for _ in range(BROOD)]
     finalists = sorted(scores, key=lambda plan: -scores[plan])[:FINALISTS]
     final = tried(finalists, jury)
     at = int(np.argmax(final))
     return Found(plan=finalists[at], tried=len(scores), turns=spent, reward=final[at])
 
 
-def _action(random: np.random.Generator) -> Action:
-    return int(random.integers(len(STRATEGIES))), int(random.integers(len(INTENSITIES)))
+def _action(draws: np.random.Generator) -> Action:
+    return int(draws.integers(len(STRATEGIES))), int(draws.integers(len(INTENSITIES)))
 
 
-def _cycle(random: np.random.Generator) -> Plan:
-    return tuple(_action(random) for _ in range(int(random.integers(2, 7))))
+def _cycle(draws: np.random.Generator) -> Plan:
+    return tuple(_action(draws) for _ in range(int(draws.integers(2, 7))))
 
 
-def _mutant(plan: Plan, random: np.random.Generator) -> Plan:
+def _mutant(plan: Plan, draws: np.random.Generator) -> Plan:
     """Change a plan a little, as one of the whole length."""
     whole = [plan[k % len(plan)] for k in range(PATIENCE)]
-    if random.random() < 0.3:
-        start, length, to = (int(random.integers(n)) for n in (PATIENCE, 8, PATIENCE))
+    if draws.draws() < 0.3:
+        start, length, to = (int(draws.integers(n)) for n in (PATIENCE, 8, PATIENCE))
         stretch = whole[start : start + length + 1]
         return tuple((whole[:to] + stretch + whole[to:])[:PATIENCE])
-    changed = random.random(PATIENCE) < 1 / 12
-    changed[int(random.integers(20))] = True  # a change that comes after the end of the talk is none
-    return tuple(_action(random) if c else a for c, a in zip(changed, whole, strict=True))
+    changed = draws.draws(PATIENCE) < 1 / 12
+    changed[int(draws.integers(20))] = True  # a change that comes after the end of the talk is none
+    return tuple(_action(draws) if c else a for c, a in zip(changed, whole, strict=True))

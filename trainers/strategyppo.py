@@ -299,7 +299,7 @@ def _processor_seconds(algorithm: PPO) -> float:
     """Return the processor time of this process and the runners, in seconds."""
     runners = algorithm.env_runner_group
     others = runners.foreach_env_runner(lambda _: time.process_time(), local_env_runner=False) if runners else []
-    return time.process_time() + sum(others)
+    return float(time.process_time() + sum(others))
 
 
 def network_of(module: Any) -> Network:

@@ -25,7 +25,7 @@ import math
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from echo_env.build import WorldConfig
 from echo_env.errors import EchoError
@@ -257,4 +257,4 @@ class Siblings:
 
 def text_of(label: object) -> str:
     """Return a label as the key of a group: OpenRLHF hands it on as it stands in the data."""
-    return cast("str", label) if isinstance(label, str) else repr(label)
+    return label if isinstance(label, str) else repr(label)
