@@ -48,28 +48,33 @@ STAGES = ("data", "sft", "dapo", "best", "eval", "report")
 MIX = "skilled=0.125,parrot=0.2,stuffer=0.19,adviser=0.19,lecturer=0.12,template=0.1,silent=0.075"
 """Conversations of each reference policy; at most one reply in five is the skilled one's."""
 COUNT, DATA_SEED = 8000, 21
+_MUON = ("epochs=1", "optimiser=muon", "weight_decay=0.0", "held_out=0.01")
 SFT: dict[str, tuple[str, ...]] = {
     "a": (
-        "model=scratch-2m", "window=1", "batch=64", "epochs=1", "count=3400", "train_on=all", "optimiser=muon",
-        "lr=4.0e-3", "weight_decay=0.0", "held_out=0.01", "micro_tokens=1200", "eval_every=200",
+        "model=scratch-2m", "window=1", "batch=64", "count=6000", "train_on=all", "lr=4.0e-3", "matrix_lr=0.02",
+        "micro_tokens=1200", "eval_every=200", *_MUON,
     ),
     "b": (
-        "window=5", "batch=16", "epochs=1", "count=1200", "train_on=all", "optimiser=muon", "lr=2.0e-3",
-        "weight_decay=0.0", "held_out=0.01", "micro_tokens=2400", "eval_every=100",
+        "window=4", "batch=24", "count=8000", "seed=1", "lr=2.0e-3", "matrix_lr=0.015", "micro_tokens=2400",
+        "eval_every=100", *_MUON,
     ),
     "c": (
-        "window=0", "batch=8", "epochs=1", "count=800", "train_on=all", "optimiser=muon", "lr=1.0e-3",
-        "weight_decay=0.0", "held_out=0.01", "micro_tokens=4096", "eval_every=50",
+        "window=0", "batch=6", "count=4000", "seed=2", "lr=1.0e-3", "matrix_lr=0.006", "micro_tokens=4000",
+        "eval_every=100", *_MUON,
     ),
 }  # fmt: skip
 """The cold start, from single exchanges to whole conversations; each goes on with the model before it."""
 DAPO = (
-    "mode=multiturn", "algo=dapo", "updates=100000", "optim.lr=3.0e-4", "monitor.held_out=second",
-    "monitor.detectors_every=10", "checkpoints.every=10", "checkpoints.keep=4",
+    "mode=multiturn", "algo=dapo", "updates=100000", "algo.credit=turn", "algo.turn_discount=0.9",
+    "algo.overlong.factor=0.1", "optim.lr=4.0e-4", "optim.warmup=3", "monitor.held_out=second",
+    "monitor.held_out_every=20", "checkpoints.every=10", "checkpoints.keep=4",
 )  # fmt: skip
 REPLY_TOKENS = 48
 """Longest reply, for all policies, in training and in measuring."""
-BEST_SFT = ("window=0", "batch=16", "lr=1.0e-3", "weight_decay=0.0", "micro_tokens=4096", "eval_every=25")
+BEST_SFT = (
+    "window=0", "batch=8", "optimiser=muon", "lr=1.0e-3", "matrix_lr=0.006", "weight_decay=0.0", "micro_tokens=4000",
+    "eval_every=25",
+)  # fmt: skip
 BEST_KEPT = 1
 """Conversations of each person that best-of-N learns from."""
 LEAST_N, MOST_EPOCHS, GUESSED_EPOCHS = 4, 8, 4
