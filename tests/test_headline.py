@@ -284,7 +284,7 @@ def test_dapo_takes_no_setting_twice(plan: headline.Plan) -> None:
 def test_the_settings_make_jobs(plan: headline.Plan) -> None:
     from hydra import compose, initialize_config_dir
 
-    from echo_env.trainers.dapo import settings_of
+    from echo_env.trainers.commandline import settings_of
     from echo_env.trainers.job import checked, make_job
     from echo_env.trainers.sftjob import SftJob
 
