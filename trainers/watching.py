@@ -15,6 +15,7 @@ from echo_env.agents.rejudge import rejudge
 from echo_env.agents.scoring import score_replies
 from echo_env.build import WorldConfig, build_judge, build_session, episode_header
 from echo_env.errors import ConfigError
+from echo_env.profiles import get_scenario
 from echo_env.roles import Exchange
 from echo_env.trainers import monitors
 from echo_env.trainers.advantages import trajectory_rewards
@@ -104,10 +105,17 @@ def outcomes(rollouts: Sequence[Rollout]) -> dict[str, Value]:
 
 
 def detected(rollouts: Sequence[Rollout]) -> tuple[dict[str, Value], tuple[str, ...]]:
-    """Return the shares that `agents/detectors.py` finds in conversations, repeated templates among them, and flags."""
-    talks = [[Exchange(t.user, t.reply) for t in r.turns] for r in rollouts if r.trajectory is not None and r.turns]
-    languages = {r.task.scenario.language for r in rollouts if r.task.scenario}
-    report = detect(talks, languages.pop() if len(languages) == 1 else "en")
+    """Return the shares that `agents/detectors.py` finds in conversations, repeated templates among them, and flags.
+
+    Habits of speech are those of a language: where several are spoken, the one that most conversations are in.
+    """
+    talks: dict[str, list[list[Exchange]]] = defaultdict(list)
+    for rollout in rollouts:
+        about = rollout.task.scenario or rollout.task.prompt
+        if about is not None and rollout.trajectory is not None and rollout.turns:
+            talks[about.language].append([Exchange(t.user, t.reply) for t in rollout.turns])
+    language = max(talks, key=lambda one: len(talks[one]), default="en")
+    report = detect(talks[language], language)
     return report.scores, report.flags
 
 
@@ -130,7 +138,9 @@ def check_held_out(world: WorldConfig, judge: str) -> None:
     from echo_env.build import recipe_of
     from echo_env.rewards import JudgedRecipe
 
-    build_judge(judge)
+    own = build_session(world, get_scenario("train-0000"), 0).cast.judge.id
+    if build_judge(judge).id == own:
+        raise ConfigError(f"'{judge}' is the judge that trains: its gap to itself says nothing", "take another one")
     if isinstance(recipe_of(world), JudgedRecipe):
         raise ConfigError(
             f"recipe '{world.recipe}' has judges of its own, which a held-out EPM judge does not stand in for",
