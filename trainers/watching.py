@@ -156,7 +156,7 @@ async def _pairs(rollouts: Sequence[Rollout], world: WorldConfig, judge: str) ->
             scored = await score_replies(world.model_copy(update={"judge": judge}), replies)
             pairs += [(t.reward, s.reward) for t, s in zip(rollout.turns, scored, strict=True)]
             continue
-        other = await rejudge(episode_of(rollout, world), build_judge(judge))
+        other = await rejudge(episode_of(rollout, world), build_judge(judge), rollout.task.scenario)
         pairs += [(t.reward, s.reward) for t, s in zip(rollout.turns, other.turns, strict=True)]
     return pairs
 
