@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -430,9 +431,9 @@ def test_a_run_with_somebody_who_speaks_chinese(tiny: Path, tmp_path: Path) -> N
     assert figures["failed"] == 0
     assert figures["detectors"] is not None
     assert figures["mismatch_abs"] < 1e-4
-    assert get_scenario("zh-career-01").opening.text[:4] in (
-        tmp_path / "r" / "samples" / "000001" / "samples.txt"
-    ).read_text(encoding="utf-8")
+    assert figures["held_out"] is not None
+    kept = (tmp_path / "r" / "samples" / "000001" / "samples.txt").read_text(encoding="utf-8")
+    assert re.search("user    .*[\u4e00-\u9fff]{4}", kept)
 
 
 def test_a_judge_is_not_held_out_from_itself(tiny: Path) -> None:
