@@ -426,12 +426,14 @@ def test_a_run_with_somebody_who_speaks_chinese(tiny: Path, tmp_path: Path) -> N
         tiny, tmp_path / "r", updates=1, groups=1, data={"scenarios": [str(file)]},
         monitor={"detectors_every": 1, "held_out": "second", "held_out_every": 1}, algo={"dynamic_sampling": False},
     )  # fmt: skip
-    local.train(job, silent())
+    console = Console(file=(tmp_path / "shown").open("w"), width=200)
+    local.train(job, Display("t", 1, console))
     (figures,) = lines(tmp_path / "r")
     assert figures["failed"] == 0
     assert figures["detectors"] is not None
     assert figures["mismatch_abs"] < 1e-4
-    assert figures["held_out"] is not None
+    assert figures["held_out"] is None
+    assert "second judged nothing" in (tmp_path / "shown").read_text()  # it knows English alone, and that is told
     kept = (tmp_path / "r" / "samples" / "000001" / "samples.txt").read_text(encoding="utf-8")
     assert re.search("user    .*[\u4e00-\u9fff]{4}", kept)
 

@@ -122,11 +122,15 @@ def detected(rollouts: Sequence[Rollout]) -> tuple[dict[str, Value], tuple[str, 
 # ---- a judge that never trains -------------------------------------------------------------------------------------
 
 
-def held_out_gap(rollouts: Sequence[Rollout], world: WorldConfig, judge: str) -> tuple[float, float] | None:
-    """Return the mean reward of a reply by the judge that trains and by another, over replies that both scored."""
+def held_out_gap(rollouts: Sequence[Rollout], world: WorldConfig, judge: str) -> tuple[tuple[float, float] | None, str]:
+    """Return the mean reward of a reply by the judge that trains and by another, over replies that both scored.
+
+    With it comes what was first wrong with the other's verdicts, "" where nothing was.
+    """
     known = [r for r in rollouts if r.trajectory is not None and r.turns]
     pairs = asyncio.run(_pairs(known, world, judge))
-    return monitors.judge_gap([a for a, _ in pairs], [b for _, b in pairs])
+    gap = monitors.judge_gap([a for a, _, _ in pairs], [b for _, b, _ in pairs])
+    return gap, next((why for _, _, why in pairs if why), "")
 
 
 def check_held_out(world: WorldConfig, judge: str) -> None:
@@ -148,16 +152,16 @@ def check_held_out(world: WorldConfig, judge: str) -> None:
         )
 
 
-async def _pairs(rollouts: Sequence[Rollout], world: WorldConfig, judge: str) -> list[tuple[Value, Value]]:
-    pairs: list[tuple[Value, Value]] = []
+async def _pairs(rollouts: Sequence[Rollout], world: WorldConfig, judge: str) -> list[tuple[Value, Value, str]]:
+    pairs: list[tuple[Value, Value, str]] = []
     for rollout in rollouts:
         if rollout.task.prompt is not None:
             replies = [(rollout.task.prompt, turn.reply) for turn in rollout.turns]
             scored = await score_replies(world.model_copy(update={"judge": judge}), replies)
-            pairs += [(t.reward, s.reward) for t, s in zip(rollout.turns, scored, strict=True)]
+            pairs += [(t.reward, s.reward, s.failure) for t, s in zip(rollout.turns, scored, strict=True)]
             continue
         other = await rejudge(episode_of(rollout, world), build_judge(judge), rollout.task.scenario)
-        pairs += [(t.reward, s.reward) for t, s in zip(rollout.turns, other.turns, strict=True)]
+        pairs += [(t.reward, s.reward, s.failure) for t, s in zip(rollout.turns, other.turns, strict=True)]
     return pairs
 
 
@@ -217,7 +221,9 @@ class Watch:
         gap = None
         if watched.held_out and update % watched.held_out_every == 0:
             display.now(f"asking {watched.held_out}")
-            gap = held_out_gap(spread_out(rollouts, watched.held_out_sample), self.job.world, watched.held_out)
+            gap, why = held_out_gap(spread_out(rollouts, watched.held_out_sample), self.job.world, watched.held_out)
+            if gap is None and why:
+                display.say(f"{watched.held_out} judged nothing: {why}")
         scores: dict[str, Value] | None = None
         flags: tuple[str, ...] = ()
         if watched.detectors_every and update % watched.detectors_every == 0:
