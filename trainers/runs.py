@@ -168,7 +168,8 @@ def _is_run(folder: Path) -> bool:
 def _check_same(folder: Path, settings: Mapping[str, Any], may_change: frozenset[str]) -> None:
     """Refuse to go on with another job."""
     old = yaml.safe_load((folder / _CONFIG).read_text(encoding="utf-8"))
-    changed = sorted(_changed(*({k: v for k, v in s.items() if k not in may_change} for s in (old, settings))))
+    before, now = ({k: v for k, v in told.items() if k not in may_change} for told in (old, settings))
+    changed = sorted(_changed(before, now))
     if changed:
         raise RecordError(
             f"{folder} holds another run; different: {', '.join(changed)}",

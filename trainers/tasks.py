@@ -79,7 +79,7 @@ def _scenarios(job: Job) -> list[Subject]:
 
 def _refuse_measured(scenario: Scenario, job: Job) -> None:
     """Refuse somebody who measures, a copy under another name included."""
-    split = scenario.split
+    split: str = scenario.split
     if split not in {*NEVER_TRAINED, job.monitor.eval_split}:
         split = _who_measure(job.monitor.eval_split).get(_person(scenario), "")
     if split:
