@@ -60,19 +60,20 @@ def _write(folder: RunFolder, episode: Episode) -> None:
             writer.finish(episode.outcome)
 
 
-async def rejudge(episode: Episode, judge: Judge, scenarios: Path | None = None) -> Episode:
+async def rejudge(episode: Episode, judge: Judge, scenarios: Path | Scenario | None = None) -> Episode:
     """Return an episode with the judgements, EPM and rewards of another judge; its words and its end stay.
 
     Args:
         episode: The recorded one.
         judge: Whose judgements it is to have.
-        scenarios: Folder of scenarios that go before this package's own: those that a run brought with it.
+        scenarios: Folder of scenarios that go before this package's own: those that a run brought with it. Or the
+            one that was played, where it is at hand.
 
     Raises:
         RecordError: The scenario is not the one that was played, or is not at hand.
     """
     header = episode.header
-    scenario = scenario_of(header, scenarios)
+    scenario = scenarios if isinstance(scenarios, Scenario) else scenario_of(header, scenarios)
     if scenario.chitchat:  # EPM does not apply
         return episode
     scorer = get_scorer(header.scorer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,19 +16,20 @@ from rich.console import Console
 from safetensors.torch import load_file
 from tinypolicy import save_tiny
 
-from echo_env.errors import ConfigError, RecordError
+from echo_env.errors import ConfigError, RecordError, RoleFailure
 from echo_env.profiles import get_scenario
 from echo_env.record import read_episode
-from echo_env.trainers import local
+from echo_env.trainers import checkpoints, local
 from echo_env.trainers.display import Display
 from echo_env.trainers.job import Job, make_job
-from echo_env.trainers.learner import Learner
+from echo_env.trainers.learner import Diverged, Learner
 from echo_env.trainers.monitors import Alarm
 from echo_env.trainers.outcomes import Progress, Rollout, Task, draw_seed
 from echo_env.trainers.redundancy import reweighed
 from echo_env.trainers.sampler import Sampler
 from echo_env.trainers.tasks import Order, subjects
 from echo_env.trainers.trajectory import Trajectory, grown
+from echo_env.trainers.watching import Watch
 from echo_env.types import Turn
 
 ALWAYS = {
@@ -179,6 +181,47 @@ def test_the_time_limit_stops_cleanly_and_counts_what_was(tiny: Path, tmp_path: 
     assert (tmp_path / "r" / "checkpoints" / "step-000001" / "config.json").exists()
 
 
+def test_resuming_does_not_stretch_the_time_limit(tiny: Path, tmp_path: Path, toy: list[Toy]) -> None:
+    """Stopped since another update would go beyond the limit: so it would after a resume."""
+    local.train(toy_job(tiny, tmp_path / "r", updates=50, minutes=1e-6), silent())
+    took = lines(tmp_path / "r")[0]
+    limit = (took["elapsed_s"] + took["seconds"] / 2) / 60
+    done = local.train(toy_job(tiny, tmp_path / "r", updates=50, minutes=limit, resume=True), silent())
+    assert (done.reason, done.updates) == ("time", 1)
+
+
+def test_where_nobody_can_be_talked_to_the_run_ends(
+    tiny: Path, tmp_path: Path, toy: list[Toy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One update is trained, in the next all conversations fail: the first is saved, and what was wrong is told."""
+    inner = Toy.collect
+
+    def failing(self: Toy, tasks: Sequence[Task], version: int = 0, tell: Any = None) -> list[Rollout]:
+        return [Rollout(t, None, failure="no route to host") for t in tasks] if version else inner(self, tasks, 0, tell)
+
+    monkeypatch.setattr(Toy, "collect", failing)
+    with pytest.raises(RoleFailure, match="no route to host"):
+        local.train(toy_job(tiny, tmp_path / "r", updates=3), silent())
+    assert len(lines(tmp_path / "r")) == 1
+    assert (tmp_path / "r" / "checkpoints" / "latest").resolve().name == "step-000001"
+
+
+def test_a_loss_that_is_no_number_leaves_the_last_checkpoint(
+    tiny: Path, tmp_path: Path, toy: list[Toy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = Learner._loss
+
+    def broken(self: Learner, *given: Any) -> Any:
+        terms, apart = inner(self, *given)
+        return (terms if self.done < 1 else terms._replace(loss=terms.loss * float("nan"))), apart
+
+    monkeypatch.setattr(Learner, "_loss", broken)
+    with pytest.raises(Diverged, match="update 2: the loss is nan"):
+        local.train(toy_job(tiny, tmp_path / "r", updates=3, checkpoints={"every": 1}), silent())
+    assert checkpoints.newest(tmp_path / "r" / "checkpoints") == tmp_path / "r" / "checkpoints" / "step-000001"
+    assert len(lines(tmp_path / "r")) == 1
+
+
 def test_an_alarm_is_logged_and_can_end_the_run(
     tiny: Path, tmp_path: Path, toy: list[Toy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +273,28 @@ def test_without_the_filter_all_are_trained_on(tiny: Path) -> None:
 def test_people_who_measure_are_never_trained_on(tiny: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="never trained on"):
         subjects(job_of(tiny, Path("unused"), data={"scenarios": ["train-0000", name]}))
+
+
+@pytest.mark.parametrize("name", ["career-01", "dev-0003"])
+def test_a_copy_of_somebody_who_measures_is_known_by_its_content(tiny: Path, tmp_path: Path, name: str) -> None:
+    told = json.loads(get_scenario(name).model_dump_json(by_alias=True))
+    for change in ({}, {"id": "train-9999", "split": "train"}, {"id": "mine-01", "split": "imported"}):
+        file = tmp_path / "copy.yaml"
+        file.write_text(json.dumps({**told, **change}))
+        get_scenario.cache_clear()
+        with pytest.raises(ConfigError, match="never trained on"):
+            subjects(job_of(tiny, Path("unused"), data={"scenarios": [str(file)]}))
+
+
+def test_other_people_under_the_same_names_are_not_gone_on_with(
+    tiny: Path, tmp_path: Path, toy: list[Toy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.train(toy_job(tiny, tmp_path / "r"), silent())
+    before = (tmp_path / "r" / "metrics.jsonl").read_text()
+    monkeypatch.setattr(local, "subjects", lambda job: [(f"train-{k:04d}", "changed") for k in range(5)])
+    with pytest.raises(RecordError, match="other people or prompts"):
+        local.train(toy_job(tiny, tmp_path / "r", updates=3, resume=True), silent())
+    assert (tmp_path / "r" / "metrics.jsonl").read_text() == before
 
 
 def test_the_order_is_the_seeds_and_each_lap_another() -> None:
@@ -335,6 +400,47 @@ def test_two_updates_in_the_world_leave_everything_behind(tiny: Path, tmp_path: 
     assert header["config"]["seed"] == 0
     assert len(header["scenarios"]) == 400
     assert "update 2:" in (tmp_path / "shown").read_text()
+
+
+def test_an_evaluation_changes_nothing_in_training_and_the_benchmark_picks_no_checkpoint(
+    tiny: Path, tmp_path: Path
+) -> None:
+    for name, watched in {"a": {}, "b": {"eval_every": 1, "eval_scenarios": 1, "eval_split": "benchmark"}}.items():
+        job = job_of(tiny, tmp_path / name, groups=1, monitor={"samples": 0, **watched}, checkpoints={"every": 0})
+        local.train(job, silent())
+    a, b = (load_file(tmp_path / n / "checkpoints" / "latest" / "model.safetensors") for n in "ab")
+    assert all(torch.equal(tensor, b[name]) for name, tensor in a.items())
+    last = lines(tmp_path / "b")[-1]
+    manifest = json.loads((tmp_path / "b" / "checkpoints" / "latest" / "manifest.json").read_text())
+    assert last["eval_score"] is not None
+    assert manifest["merit"] == last["score"]
+
+
+def test_a_run_with_somebody_who_speaks_chinese(tiny: Path, tmp_path: Path) -> None:
+    """Byte-level tokens cut through characters: ids, masks and text still belong together."""
+    told = json.loads(get_scenario("zh-career-01").model_dump_json(by_alias=True))
+    file = tmp_path / "mine.yaml"
+    told["persona"]["age"] += 1  # somebody else, then
+    file.write_text(json.dumps({**told, "id": "mine-01", "split": "imported"}))
+    job = job_of(
+        tiny, tmp_path / "r", updates=1, groups=1, data={"scenarios": [str(file)]},
+        monitor={"detectors_every": 1, "held_out": "second", "held_out_every": 1}, algo={"dynamic_sampling": False},
+    )  # fmt: skip
+    console = Console(file=(tmp_path / "shown").open("w"), width=200)
+    local.train(job, Display("t", 1, console))
+    (figures,) = lines(tmp_path / "r")
+    assert figures["failed"] == 0
+    assert figures["detectors"] is not None
+    assert figures["mismatch_abs"] < 1e-4
+    assert figures["held_out"] is None
+    assert "second judged nothing" in (tmp_path / "shown").read_text()  # it knows English alone, and that is told
+    kept = (tmp_path / "r" / "samples" / "000001" / "samples.txt").read_text(encoding="utf-8")
+    assert re.search("user    .*[\u4e00-\u9fff]{4}", kept)
+
+
+def test_a_judge_is_not_held_out_from_itself(tiny: Path) -> None:
+    with pytest.raises(ConfigError, match="the judge that trains"):
+        Watch(job_of(tiny, Path("unused"), world={"judge": "second"}, monitor={"held_out": "second"}))
 
 
 def test_a_checkpoint_is_an_ordinary_policy(tiny: Path, tmp_path: Path) -> None:

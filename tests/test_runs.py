@@ -19,8 +19,8 @@ import yaml
 
 from echo_env.errors import ConfigError, RecordError
 from echo_env.record import RunHeader
-from echo_env.trainers import checkpoints, runs
-from echo_env.trainers.job import Job, make_job
+from echo_env.trainers import checkpoints
+from echo_env.trainers.job import MAY_CHANGE, Job, Logger, make_job
 from echo_env.trainers.runs import Run, open_logger, open_run
 
 
@@ -134,6 +134,29 @@ def test_the_only_checkpoint_is_broken(tmp_path: Path) -> None:
         checkpoints.newest(tmp_path)
 
 
+def test_a_kill_before_the_links_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint is whole and `latest` is not yet its own; the next save of the same update mends that."""
+    checkpoints.save(tmp_path, 1, fill("old"), keep=1, merit=0.1)
+
+    def killed(link: Path, name: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "_point", killed)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoints.save(tmp_path, 2, fill("new"), keep=1, merit=0.9)
+    assert checkpoints.newest(tmp_path) == tmp_path / "step-000002"
+    checkpoints.save(tmp_path, 2, fill("never written"), keep=1, merit=0.9)
+    assert {f.name for f in tmp_path.iterdir()} == {"step-000002", "latest", "best"}
+    assert (tmp_path / "latest" / "model.safetensors").read_text() == "new"
+
+
+def test_a_merit_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
+    for step, merit in [(1, float("nan")), (2, 0.4), (3, float("nan"))]:
+        checkpoints.save(tmp_path, step, fill(str(step)), keep=1, merit=merit)
+    assert (tmp_path / "best").resolve().name == "step-000002"
+
+
 def test_random_states_come_back(tmp_path: Path) -> None:
     torch.save(checkpoints.random_states(), tmp_path / "r.pt")
     first = torch.rand(2).tolist(), np.random.rand(), random.random()
@@ -172,6 +195,59 @@ def test_another_job_cannot_go_on_with_a_run(tmp_path: Path) -> None:
         open_run(job(tmp_path / "r", resume=True, seed=4, algo={"group": 4}), RunHeader()).__enter__()
     with open_run(job(tmp_path / "r", resume=True, updates=7, minutes=3), RunHeader()):
         pass
+
+
+def test_a_rate_that_comes_down_is_bound_to_its_updates(tmp_path: Path) -> None:
+    falling = {"schedule": "cosine"}
+    with open_run(job(tmp_path / "r", updates=5, optim=falling), RunHeader()):
+        pass
+    with pytest.raises(RecordError, match="different: updates"):
+        open_run(job(tmp_path / "r", resume=True, updates=9, optim=falling), RunHeader()).__enter__()
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "header.jsonl", "run.json"])
+def test_a_strangers_folder_is_never_deleted(tmp_path: Path, file: str) -> None:
+    """Other programs have a config.yaml too, and an evaluation's recordings are no training run."""
+    (tmp_path / "episodes").mkdir()
+    (tmp_path / "episodes" / "a.jsonl").write_text("mine")
+    (tmp_path / file).write_text('{"name": "mine", "out": "x"}\n')
+    for doing in ("overwrite", "resume"):
+        with pytest.raises(RecordError, match="holds no training run"):
+            open_run(job(tmp_path, **{doing: True}), RunHeader()).__enter__()
+    assert {f.name for f in tmp_path.iterdir()} == {"episodes", file}
+    assert (tmp_path / "episodes" / "a.jsonl").read_text() == "mine"
+
+
+def test_overwriting_takes_nothing_along_that_is_not_the_runs(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    with open_run(job(out), RunHeader()):
+        pass
+    with open_run(job(out / "another"), RunHeader()):
+        pass
+    with pytest.raises(RecordError, match="more than a run: another"):
+        open_run(job(out, overwrite=True), RunHeader()).__enter__()
+    assert (out / "another" / "config.yaml").exists()
+
+
+def test_overwriting_never_deletes_what_the_new_run_starts_from(tmp_path: Path) -> None:
+    out = tmp_path / "r"
+    with open_run(job(out), RunHeader()) as run:
+        checkpoints.save(run.checkpoints, 1, fill("policy"), keep=1)
+    start = str(out / "checkpoints" / "latest")
+    with pytest.raises(RecordError, match=r"would delete model\.path"):
+        open_run(job(out, overwrite=True, model={"path": start, "system": "x" * 5000}), RunHeader()).__enter__()
+    assert (out / "checkpoints" / "latest" / "model.safetensors").read_text() == "policy"
+
+
+def test_a_torn_header_does_not_spoil_the_next(tmp_path: Path) -> None:
+    with open_run(job(tmp_path / "r"), RunHeader()):
+        pass
+    with (tmp_path / "r" / "header.jsonl").open("a") as f:
+        f.write('{"schema_ver')
+    with open_run(job(tmp_path / "r", resume=True), RunHeader()):
+        pass
+    for line in (tmp_path / "r" / "header.jsonl").read_text().splitlines():
+        RunHeader.model_validate_json(line)
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -217,7 +293,7 @@ def test_no_file_holds_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_logger_is_off_by_default_and_wandb_stays_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_logger(job(tmp_path))({"update": 1})  # nowhere, and without wandb
+    open_logger(job(tmp_path), Logger())({"update": 1})  # nowhere, and without wandb
     told: dict[str, Any] = {}
 
     class Board:
@@ -235,15 +311,17 @@ def test_the_logger_is_off_by_default_and_wandb_stays_here(tmp_path: Path, monke
             return Board()
 
     monkeypatch.setitem(sys.modules, "wandb", Fake)
-    log = open_logger(job(tmp_path, logger={"name": "wandb"}))
+    monkeypatch.setenv("SOME_API_KEY", "sk-very-secret-indeed")
+    given = job(tmp_path, logger={"name": "wandb"}, world={"recipe_options": {"key": "sk-very-secret-indeed"}})
+    log = open_logger(given, given.logger)
     log({"update": 3, "reward": 0.5})
     assert told["mode"] == "offline"
     assert told["dir"] == str(tmp_path)
     assert told["step"] == 3
-    json.dumps(told["config"])
+    assert "very-secret" not in json.dumps(told["config"])
 
 
 def test_settings_that_may_change_are_settings() -> None:
-    assert set(Job.model_fields) >= runs.MAY_CHANGE
+    assert set(Job.model_fields) >= MAY_CHANGE
     with pytest.raises(ConfigError):
         make_job({"name": "t"})

@@ -11,6 +11,7 @@ One is written beside the others under another name, and renamed when all of it 
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
@@ -42,6 +43,7 @@ def save(root: Path, step: int, fill: Callable[[Path], None], *, keep: int, meri
     """
     target = root / f"step-{step:06d}"
     if target.exists() and fault_of(target) is None:  # the last update's, saved already
+        _settle(root, keep)  # which a kill may have come before
         return target
     part = root / f".part-{target.name}"
     try:
@@ -54,7 +56,6 @@ def save(root: Path, step: int, fill: Callable[[Path], None], *, keep: int, meri
         if target.exists():
             shutil.rmtree(target)
         part.rename(target)
-        _point(root / "latest", target.name)
     except KeyboardInterrupt:
         shutil.rmtree(part, ignore_errors=True)
         raise
@@ -66,7 +67,7 @@ def save(root: Path, step: int, fill: Callable[[Path], None], *, keep: int, meri
         last = next((f.name for f in reversed(steps(root)) if f != target and fault_of(f) is None), None)
         hint = f"{last} is whole: free some space, then go on with  resume=true" if last else "free some space"
         raise RecordError(f"checkpoint {target} cannot be written: {e}", hint) from e
-    _prune(root, keep)
+    _settle(root, keep)
     return target
 
 
@@ -179,14 +180,25 @@ def _point(link: Path, name: str) -> None:
     fresh.replace(link)
 
 
-def _prune(root: Path, keep: int) -> None:
-    """Delete old checkpoints, and point at the best of those that stay."""
+def _settle(root: Path, keep: int) -> None:
+    """Let the links point at the newest checkpoint and at the best, and delete old ones.
+
+    Raises:
+        RecordError: A link cannot be written; nothing is deleted then.
+    """
     found = steps(root)
     merits = {folder: _merit(folder) for folder in found}
     known = {folder: merit for folder, merit in merits.items() if merit is not None}
     best = max(known, key=lambda folder: (known[folder], folder.name), default=None)
-    if best is not None:
-        _point(root / "best", best.name)
+    try:
+        _point(root / "latest", found[-1].name)
+        if best is not None:
+            _point(root / "best", best.name)
+    except OSError as e:
+        raise RecordError(
+            f"a link in {root} cannot be written: {e.strerror or e}",
+            f"{found[-1].name} is whole: free some space, then go on with  resume=true",
+        ) from None
     for folder in found[:-keep]:
         if folder != best:
             shutil.rmtree(folder, ignore_errors=True)
@@ -197,4 +209,4 @@ def _merit(folder: Path) -> float | None:
         merit: float | None = json.loads((folder / _MANIFEST).read_text())["merit"]
     except (OSError, ValueError, KeyError):
         return None
-    return merit
+    return merit if merit is not None and math.isfinite(merit) else None

@@ -25,6 +25,11 @@ NEVER_TRAINED = frozenset({*HAND_WRITTEN} - {"chitchat"})
 StopReason = Literal["length", "entropy", "gap", "judge_failures"]
 """Names of `monitors.Alarm`."""
 
+MAY_CHANGE = frozenset(
+    {"name", "out", "resume", "overwrite", "dry_run", "updates", "minutes", "monitor", "checkpoints", "logger"}
+)
+"""Settings that decide how long a run takes and what is seen of it, never what it computes."""
+
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 R = TypeVar("R", bound=BaseModel)
@@ -75,6 +80,12 @@ class Mode(Record):
     """Most tokens of prompt and reply together."""
     temperature: float = Field(1.0, gt=0)
     top_p: float = Field(1.0, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.reply_tokens >= self.context:
+            raise ValueError(f"context {self.context} leaves no room for a prompt beside {self.reply_tokens} tokens")
+        return self
 
 
 class Overlong(Record):
@@ -210,8 +221,8 @@ class Engine(BaseModel):
         return dict(self.model_extra or {})
 
 
-class Job(Record):
-    """One training run."""
+class InFolder(Record):
+    """What every job that fills a run's folder says about it."""
 
     name: str = Field(min_length=1)
     out: Path
@@ -222,6 +233,26 @@ class Job(Record):
     """Delete the run that is there."""
     dry_run: bool = False
     """Print the resolved job and stop."""
+
+    @model_validator(mode="after")
+    def _check_folder(self) -> Self:
+        if self.resume and self.overwrite:
+            raise ValueError("resume and overwrite contradict each other")
+        return self
+
+    @property
+    def may_change(self) -> frozenset[str]:
+        """Settings that a resumed run may have other than the run it goes on with."""
+        return MAY_CHANGE
+
+    def settings(self) -> dict[str, Any]:
+        """Return the resolved job as plain data, for a file."""
+        return self.model_dump(mode="json")
+
+
+class Job(InFolder):
+    """One training run."""
+
     seed: int = Field(0, ge=0)
     updates: Positive = 100
     minutes: float | None = Field(None, gt=0)
@@ -241,8 +272,6 @@ class Job(Record):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.resume and self.overwrite:
-            raise ValueError("resume and overwrite contradict each other")
         if self.data.split in {*NEVER_TRAINED, self.monitor.eval_split}:
             raise ValueError(f"{self.data.split} measures and is never trained on: use data.split=train")
         if self.algo.needs_reference and self.mode.temperature != 1 and self.algo.objective.kl == "k1":
@@ -251,9 +280,10 @@ class Job(Record):
             raise ValueError("a single reply has no turns to credit: use algo.credit=trajectory with mode=pseudo")
         return self
 
-    def settings(self) -> dict[str, Any]:
-        """Return the resolved job as plain data, for a file."""
-        return self.model_dump(mode="json")
+    @property
+    def may_change(self) -> frozenset[str]:
+        """As for every job; but a rate that comes down over `updates` depends on how many there are to be."""
+        return MAY_CHANGE - (frozenset() if self.optim.schedule == "constant" else {"updates"})
 
 
 def make_job(settings: Mapping[str, Any]) -> Job:

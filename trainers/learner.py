@@ -41,7 +41,7 @@ FIGURES = (*losses.LossTerms._fields, "mismatch_abs", "grad_norm")
 
 
 class Diverged(EchoError):
-    """The loss or its gradient is no number any more. The weights are those before the update."""
+    """The loss or its gradient is no number any more. The weights are those before the step."""
 
 
 def with_adapter(model: Any, lora: Lora, saved: Path | None = None) -> Any:

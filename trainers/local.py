@@ -7,13 +7,10 @@ place in the data and the number of updates alone, so a resumed run goes on as i
 from __future__ import annotations
 
 import copy
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 from pydantic import Field
@@ -22,7 +19,7 @@ from echo_env.agents.loading import load_model, stop_tokens
 from echo_env.agents.modelrecord import recorded_models
 from echo_env.agents.policy import SpokenUnder
 from echo_env.build import conversation_seed
-from echo_env.errors import ConfigError, unknown_name
+from echo_env.errors import ConfigError, RoleFailure, unknown_name
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
 from echo_env.record import new_header
 from echo_env.trainers import checkpoints
@@ -38,6 +35,7 @@ from echo_env.trainers.rollouts import Conversations
 from echo_env.trainers.runs import open_logger, open_run
 from echo_env.trainers.runstate import RunState, begin, save
 from echo_env.trainers.sampler import Sampler
+from echo_env.trainers.stopping import wish_to_stop
 from echo_env.trainers.tasks import Order, subjects
 from echo_env.trainers.trajectory import Trajectory
 from echo_env.trainers.watching import Watch, alarms, keep_samples, mean, outcomes
@@ -90,6 +88,7 @@ def train(job: Job, display: Display | None = None) -> Trained:
     Raises:
         ConfigError: Something in the job cannot be used.
         RecordError: The folder is taken, the disk is full, a checkpoint is broken.
+        RoleFailure: All conversations of an update failed.
     """
     engine = checked(LocalEngine, job.engine.model_dump(), "engine")
     order = Order(subjects(job), job.seed)
@@ -100,11 +99,12 @@ def train(job: Job, display: Display | None = None) -> Trained:
     with (
         open_run(job, _header(job, order)) as run,
         display or Display(job.name, job.updates) as shown,
-        _interrupts() as interrupted,
+        wish_to_stop() as interrupted,
     ):
         state = begin(run, learner, order, start)
-        log = open_logger(job)
-        reason: Reason = "time" if _late(job, state, 0.0) else "done"
+        log = open_logger(job, job.logger)
+        failure = ""
+        reason: Reason = "time" if _late(job, state, state.last.get("seconds", 0.0)) else "done"
         shown.say(f"{job.name}: {_told(job)}; from update {learner.done}, in {run.path}")
         while learner.done < job.updates and reason == "done":
             began = time.monotonic()
@@ -119,6 +119,8 @@ def train(job: Job, display: Display | None = None) -> Trained:
                     batch = collect(world, order, job, learner.done, tell)
             except Interrupted:
                 reason = "interrupted"
+                break
+            if failure := _nobody(batch):
                 break
             played = time.monotonic()
             shown.now("learning")
@@ -144,6 +146,11 @@ def train(job: Job, display: Display | None = None) -> Trained:
                 save(run, job, learner, state)
         if learner.done:
             save(run, job, learner, state)
+        if failure:
+            raise RoleFailure(
+                f"no conversation of update {learner.done + 1} could be played; the first: {failure}",
+                "mend that, then go on with  resume=true",
+            )
         shown.say(f"{job.name}: ended after update {learner.done} ({reason})")
     return Trained(run.path, learner.done, reason, state.last)
 
@@ -283,6 +290,12 @@ def collect(
     return Collected(rollouts, trained, groups, good)
 
 
+def _nobody(batch: Collected) -> str:
+    """Return why the first conversation failed, where all of them did."""
+    spoken = any(r.trajectory is not None for r in batch.rollouts)
+    return "" if spoken else batch.rollouts[0].failure
+
+
 def _with_spread(rollouts: Sequence[Rollout]) -> list[Rollout]:
     """Return the rollouts of groups whose scores differ (DAPO 3.2)."""
     scores: dict[str, list[float | None]] = {}
@@ -336,24 +349,3 @@ def _told(job: Job) -> str:
     """Return a job in a few words."""
     how = f"{job.algo.name}, {job.mode.name}, {job.groups} groups of {job.algo.group}"
     return f"{how}, {'LoRA' if job.model.lora else 'all weights'} of {job.model.path}"
-
-
-@contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C into a wish that is granted where nothing is half done; the second one ends at once."""
-    asked = False
-
-    def wish(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-        signal.signal(signal.SIGINT, before)
-
-    try:
-        before = signal.signal(signal.SIGINT, wish)
-    except ValueError:  # not the main thread: whoever called hears Ctrl-C
-        yield lambda: False
-        return
-    try:
-        yield lambda: asked
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -217,12 +217,13 @@ class Conversations:
         lengths = [reply.end - reply.start for sequence in talk.sequences for reply in sequence.replies]
         parts = [shaped(turn, length, self.overlong) for turn, length in zip(turns, lengths, strict=True)]
         verdict = talk_verdict(session, turns, outcome)
+        closed = None if outcome.end == "unjudged" else distance_closed(session)  # unjudged turns close nothing
         trajectory = Trajectory(
             group=talk.task.group,
             sequences=tuple(talk.sequences),
             rewards=tuple(map(total, parts)),
             verdict=verdict,
-            score={"verdict": verdict, "distance": distance_closed(session), "reward": paid(turns)}[self.score],
+            score={"verdict": verdict, "distance": closed, "reward": paid(turns)}[self.score],
             ended="truncated" if outcome.end in TRUNCATIONS else "terminated",
             policy_version=policy_version,
         )

@@ -14,58 +14,25 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
 from echo_env.errors import RecordError, missing_extra, redact
 from echo_env.record import EpisodeWriter, RunHeader
-from echo_env.trainers.job import Logger
+from echo_env.trainers.job import InFolder, Logger
 from echo_env.types import Episode
 
-MAY_CHANGE = frozenset(
-    {"name", "out", "resume", "overwrite", "dry_run", "updates", "minutes", "monitor", "checkpoints", "logger"}
-)
-"""Settings that a resumed run may have other than the run it goes on with."""
+_CONFIG = "config.yaml"
+_FOLDERS = frozenset({"samples", "checkpoints", "wandb", "model"})
+"""Folders in a run's folder; the last is where OpenRLHF leaves the policy."""
 
 Figures = Mapping[str, float | int | str | None]
-
-
-class Recorded(Protocol):
-    """What a folder needs to know of a job, whatever it trains."""
-
-    @property
-    def name(self) -> str:
-        """What figures are filed under."""
-        ...
-
-    @property
-    def out(self) -> Path:
-        """The run's folder."""
-        ...
-
-    @property
-    def resume(self) -> bool:
-        """Go on with the run that is there."""
-        ...
-
-    @property
-    def overwrite(self) -> bool:
-        """Delete the run that is there."""
-        ...
-
-    @property
-    def logger(self) -> Logger:
-        """Where figures go beside `metrics.jsonl`."""
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """Return the resolved job as plain data."""
-        ...
 
 
 class Run:
@@ -124,73 +91,123 @@ class Run:
 
 
 @contextmanager
-def open_run(job: Recorded, header: RunHeader) -> Iterator[Run]:
+def open_run(job: InFolder, header: RunHeader) -> Iterator[Run]:
     """Begin a run, or go on with one, and keep other processes out of its folder meanwhile.
 
     Raises:
-        RecordError: The folder is taken, by another run or another process; there is nothing to resume; or the job to
-            resume is another.
+        RecordError: The folder is taken, by another run or another process; there is nothing to resume; the job to
+            resume is another; or to overwrite it would take more along than a run.
     """
-    run, config = Run(job.out), job.out / "config.yaml"
-    settings = json.loads(redact(json.dumps(job.settings())))
-    there = job.out.is_dir() and any(entry.name != ".lock" for entry in job.out.iterdir())
-    if there and not (config.exists() or (job.out / "header.jsonl").exists()):
-        raise RecordError(f"{job.out} exists and holds no training run", "choose another folder:  out=FOLDER")
-    if there and not (job.resume or job.overwrite):
-        raise RecordError(f"{job.out} holds a run already", "go on with it: resume=true, or lose it: overwrite=true")
-    if job.resume:
-        if not config.exists():
-            raise RecordError(f"{job.out} holds no run to go on with", "leave resume=true out")
-        _check_same(config, settings)
+    settings = _without_keys(job.settings())
+    _check_folder(job, settings)
     with _locked(job.out):
-        if there and job.overwrite:
+        _check_folder(job, settings)  # again: another process may have begun or ended there
+        if job.overwrite:
             _empty(job.out)
         if not job.resume:
-            _write(config, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+            _write(job.out / _CONFIG, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+        _mend(job.out / "header.jsonl")
         _append(job.out / "header.jsonl", redact(header.model_dump_json()))
-        yield run
+        yield Run(job.out)
 
 
-def open_logger(job: Recorded) -> Callable[[Figures], None]:
+def open_logger(job: InFolder, logger: Logger) -> Callable[[Figures], None]:
     """Return what takes an update's figures to wandb, or nowhere.
 
     Raises:
         missing_extra: wandb is not installed.
     """
-    if job.logger.name == "none":
+    if logger.name == "none":
         return lambda figures: None
     try:
         import wandb
     except ImportError:
         raise missing_extra("wandb", "train") from None
     quiet = wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True)
+    # a board of its own for each start: one that another run of this process left open would swallow the figures
     board = wandb.init(
-        project=job.logger.project, name=job.name, dir=str(job.out), mode=job.logger.mode, config=job.settings(),
-        settings=quiet,
+        project=logger.project, name=job.name, dir=str(job.out), mode=logger.mode, reinit="finish_previous",
+        config=_without_keys(job.settings()), settings=quiet,
     )  # fmt: skip
     return lambda figures: board.log(dict(figures), step=int(figures["update"] or 0))
 
 
-def _check_same(config: Path, settings: Mapping[str, Any]) -> None:
+def _without_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(redact(json.dumps(settings)))
+    return found
+
+
+# ---- who may write here ---------------------------------------------------------------------------------------------
+
+
+def _check_folder(job: InFolder, settings: Mapping[str, Any]) -> None:
+    """Refuse a folder that is somebody else's, or that is taken, or that the job cannot go on with."""
+    out = job.out
+    there, ours = out.is_dir() and any(entry.name != ".lock" for entry in out.iterdir()), _is_run(out)
+    if there and not ours:
+        raise RecordError(f"{out} exists and holds no training run", "choose another folder:  out=FOLDER")
+    if there and not (job.resume or job.overwrite):
+        raise RecordError(f"{out} holds a run already", "go on with it: resume=true, or lose it: overwrite=true")
+    if job.resume and not there:
+        raise RecordError(f"{out} holds no run to go on with", "leave resume=true out")
+    if job.resume:
+        _check_same(out, settings, job.may_change)
+    if there and job.overwrite:
+        _check_losses(out, settings)
+
+
+def _is_run(folder: Path) -> bool:
+    """Return whether a folder is a run's: other programs have a config.yaml too, but not with these settings."""
+    try:
+        config = yaml.safe_load((folder / _CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return False
+    return isinstance(config, dict) and InFolder.model_fields.keys() <= config.keys()
+
+
+def _check_same(folder: Path, settings: Mapping[str, Any], may_change: frozenset[str]) -> None:
     """Refuse to go on with another job."""
-    old = yaml.safe_load(config.read_text(encoding="utf-8"))
-    changed = sorted(_changed(old, settings))
+    old = yaml.safe_load((folder / _CONFIG).read_text(encoding="utf-8"))
+    before, now = ({k: v for k, v in told.items() if k not in may_change} for told in (old, settings))
+    changed = sorted(_changed(before, now))
     if changed:
         raise RecordError(
-            f"{config.parent} holds another run; different: {', '.join(changed)}",
-            f"use another folder, or the same settings; free to change: {', '.join(sorted(MAY_CHANGE))}",
+            f"{folder} holds another run; different: {', '.join(changed)}",
+            f"use another folder, or the same settings; free to change: {', '.join(sorted(may_change))}",
         )
 
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any], within: str = "") -> Iterator[str]:
     for key in {*old, *new}:
-        if not within and key in MAY_CHANGE:
-            continue
         one, other = old.get(key), new.get(key)
         if isinstance(one, dict) and isinstance(other, dict):
             yield from _changed(one, other, f"{within}{key}.")
         elif one != other:
             yield f"{within}{key}"
+
+
+def _check_losses(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse to delete what is not the run's own, and what the new run is made from."""
+    others = sorted(f.name for f in folder.iterdir() if f.is_dir() and not f.is_symlink() and f.name not in _FOLDERS)
+    if others:
+        raise RecordError(
+            f"{folder} holds more than a run: {', '.join(others)}", "move that away, or choose another folder"
+        )
+    whole = folder.resolve()
+    for place, text in _texts({k: v for k, v in settings.items() if k != "out"}):
+        # any text may come here, and pathlib raises where it cannot be a path
+        path = os.path.expanduser(text)
+        if os.path.exists(path) and Path(path).resolve().is_relative_to(whole):
+            raise RecordError(f"overwrite=true would delete {place}, {text}", "choose another folder:  out=FOLDER")
+
+
+def _texts(settings: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield all texts in settings, each with its place."""
+    if isinstance(settings, str):
+        yield place, settings
+    elif isinstance(settings, (dict, list)):
+        for key, value in settings.items() if isinstance(settings, dict) else enumerate(settings):
+            yield from _texts(value, f"{place}.{key}" if place else str(key))
 
 
 @contextmanager
@@ -216,6 +233,13 @@ def _empty(folder: Path) -> None:
             shutil.rmtree(entry)
         elif entry.name != ".lock":
             entry.unlink()
+
+
+def _mend(file: Path) -> None:
+    """Cut off a last line that a full disk or a kill tore."""
+    if file.exists():
+        with file.open("r+b") as f:
+            f.truncate(f.read().rfind(b"\n") + 1)
 
 
 def _append(file: Path, line: str) -> None:

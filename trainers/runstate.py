@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from echo_env.errors import RecordError
 from echo_env.trainers import checkpoints, monitors
-from echo_env.trainers.job import Job
+from echo_env.trainers.job import NEVER_TRAINED, Job
 from echo_env.trainers.learner import Learner
 from echo_env.trainers.runs import Run
 from echo_env.trainers.tasks import Order
@@ -19,6 +20,8 @@ from echo_env.trainers.tasks import Order
 class RunState:
     """What a checkpoint remembers beside weights and optimiser."""
 
+    subjects: str
+    """`Order.digest`."""
     position: int = 0
     """Place in the data after the last update that was finished."""
     elapsed: float = 0.0
@@ -39,32 +42,47 @@ class RunState:
     def dump(self) -> dict[str, Any]:
         """Return it as plain data, for a file."""
         return {
+            "subjects": self.subjects,
             "position": self.position, "elapsed": self.elapsed, "raised": sorted(self.raised), "random": self.random,
             "history": [u.model_dump() for u in self.history], "last": self.last,
         }  # fmt: skip
 
 
 def begin(run: Run, learner: Learner, order: Order, start: Path | None) -> RunState:
-    """Go on where a checkpoint ends, or begin anew."""
+    """Go on where a checkpoint ends, or begin anew.
+
+    Raises:
+        RecordError: The checkpoint was trained on something else.
+    """
     if start is None:
         run.back_to(0)
-        return RunState()
+        return RunState(order.digest)
     stored = checkpoints.load_state(start)
+    saved = stored["progress"]
+    if saved.get("subjects", order.digest) != order.digest:
+        raise RecordError(
+            f"{run.path} was trained on other people or prompts under the same names",
+            "put the old files (and the old version of echo-env) back, or begin anew in another folder",
+        )
     learner.load_state_dict(stored["learner"])
     run.back_to(learner.done)
-    saved = stored["progress"]
     order.position = saved["position"]
     checkpoints.restore_random_states(saved["random"])
     history = [monitors.Update.model_validate(u) for u in saved["history"]]
-    return RunState(saved["position"], saved["elapsed"], history, set(saved["raised"]), saved["random"], saved["last"])
+    kept = {key: saved[key] for key in ("position", "elapsed", "random", "last")}
+    return RunState(order.digest, history=history, raised=set(saved["raised"]), **kept)
 
 
 def save(run: Run, job: Job, learner: Learner, state: RunState) -> None:
-    """Write a checkpoint; how good it is tells the evaluation, else the mean score of the update."""
+    """Write a checkpoint; how good it is tells the evaluation, else the mean score of the update.
+
+    A checkpoint is never picked by a split that measures: what it shows would no longer be held out.
+    """
 
     def fill(folder: Path) -> None:
         learner.save_hf(folder)
         torch.save({"learner": learner.state_dict(), "progress": state.dump()}, folder / "state.pt")
 
-    merit = state.last.get("eval_score" if job.monitor.eval_every else "score")
+    evaluated = job.monitor.eval_every and job.monitor.eval_split not in NEVER_TRAINED
+    merit = state.last.get("eval_score" if evaluated else "score")
     checkpoints.save(run.checkpoints, learner.done, fill, keep=job.checkpoints.keep, merit=merit)

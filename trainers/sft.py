@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import copy
 import math
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
@@ -62,6 +61,7 @@ from echo_env.trainers.sftdata import (
     windows,
 )
 from echo_env.trainers.sftjob import SftJob
+from echo_env.trainers.stopping import wish_to_stop
 from echo_env.trainers.trajectory import Batch, micro_batches
 
 if TYPE_CHECKING:
@@ -338,10 +338,10 @@ def train(job: SftJob, tell: Callable[[str], None] = lambda line: None) -> bool:
     tell(_summary(job, ready))
     if job.dry_run:
         return True
-    with open_run(job, _header(job, ready)) as run, _interruptible() as interrupted:
+    with open_run(job, _header(job, ready)) as run, wish_to_stop() as interrupted:
         trainer = Trainer(job, ready, checkpoints.load_state(saved) if saved else None)
         run.back_to(trainer.done)
-        log, merit = open_logger(job), None
+        log, merit = open_logger(job, job.logger), None
         for figures in trainer.updates():
             run.log(figures)
             log(figures)
@@ -363,27 +363,6 @@ def _save(run: Run, trainer: Trainer, merit: float | None) -> None:
 
 def _header(job: SftJob, ready: Prepared) -> RunHeader:
     return new_header({**job.settings(), "facts": ready.facts}, ready.people)
-
-
-@contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Let Ctrl-C ask for an end after the update that is under way; a second one ends at once."""
-    asked: list[int] = []
-
-    def ask(number: int, frame: object) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    try:
-        before = signal.signal(signal.SIGINT, ask)
-    except ValueError:  # not the main thread, which alone hears of signals
-        yield lambda: False
-        return
-    try:
-        yield lambda: bool(asked)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _summary(job: SftJob, ready: Prepared) -> str:

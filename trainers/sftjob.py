@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from echo_env.trainers.job import Checkpoints, Logger, Lora
+from echo_env.trainers.job import Checkpoints, InFolder, Logger, Lora
 from echo_env.trainers.scratch import Shape
 from echo_env.trainers.sftdata import Order, Source
 from echo_env.types import Record
@@ -35,16 +34,10 @@ class Tuned(Record):
         return self
 
 
-class SftJob(Record):
+class SftJob(InFolder):
     """Everything that a run depends on."""
 
-    name: str = "sft"
-    out: Path
-    """The run's folder."""
-    resume: bool = False
-    """Go on with the run that is there."""
-    overwrite: bool = False
-    """Delete the run that is there."""
+    name: str = Field("sft", min_length=1)
     dry_run: bool = False
     """Prepare, tell what would be trained on, and stop."""
     data: tuple[Source, ...] = Field(min_length=1)
@@ -89,13 +82,3 @@ class SftJob(Record):
     """torch's threads; None leaves them alone."""
     checkpoints: Checkpoints = Checkpoints()
     logger: Logger = Logger()
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.resume and self.overwrite:
-            raise ValueError("resume and overwrite contradict each other")
-        return self
-
-    def settings(self) -> dict[str, Any]:
-        """Return the resolved job as plain data, for a file."""
-        return self.model_dump(mode="json")

@@ -182,10 +182,10 @@ def _cycle(draws: np.random.Generator) -> Plan:
 def _mutant(plan: Plan, draws: np.random.Generator) -> Plan:
     """Change a plan a little, as one of the whole length."""
     whole = [plan[k % len(plan)] for k in range(PATIENCE)]
-    if draws.draws() < 0.3:
+    if draws.random() < 0.3:
         start, length, to = (int(draws.integers(n)) for n in (PATIENCE, 8, PATIENCE))
         stretch = whole[start : start + length + 1]
         return tuple((whole[:to] + stretch + whole[to:])[:PATIENCE])
-    changed = draws.draws(PATIENCE) < 1 / 12
+    changed = draws.random(PATIENCE) < 1 / 12
     changed[int(draws.integers(20))] = True  # a change that comes after the end of the talk is none
     return tuple(_action(draws) if c else a for c, a in zip(changed, whole, strict=True))

@@ -14,14 +14,12 @@ import logging
 import math
 import os
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import gymnasium as gym
@@ -33,8 +31,9 @@ from echo_env.profiles import get_scenario, scenario_ids
 from echo_env.record import new_header
 from echo_env.strategy import StrategyEnv
 from echo_env.trainers import checkpoints, strategyplay
-from echo_env.trainers.job import NEVER_TRAINED, Checkpoints, Job, Positive, Share
+from echo_env.trainers.job import NEVER_TRAINED, Checkpoints, InFolder, Positive, Share
 from echo_env.trainers.runs import Run, open_run
+from echo_env.trainers.stopping import wish_to_stop
 from echo_env.trainers.strategyplay import CONSTANTS, Choice, Found, Meeting, Played, Row, meetings, row
 from echo_env.types import Record
 
@@ -82,18 +81,9 @@ class Evaluation(Record):
     """How many people the search tries a sequence on."""
 
 
-class StrategyJob(Record):
+class StrategyJob(InFolder):
     """One training run."""
 
-    name: str = Field(min_length=1)
-    out: Path
-    """The run's folder."""
-    resume: bool = False
-    """Go on with the run that is there."""
-    overwrite: bool = False
-    """Delete the run that is there."""
-    dry_run: bool = False
-    """Print the resolved job and stop."""
     seed: int = Field(0, ge=0)
     split: str = "train"
     updates: Positive = 1000
@@ -111,17 +101,11 @@ class StrategyJob(Record):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.resume and self.overwrite:
-            raise ValueError("resume and overwrite contradict each other")
         if self.split in {*NEVER_TRAINED, self.evaluation.split}:
             raise ValueError(f"{self.split} measures and is never trained on: use split=train")
         if self.ppo.minibatch > self.ppo.turns:
             raise ValueError("ppo.minibatch is more than ppo.turns")
         return self
-
-    def settings(self) -> dict[str, Any]:
-        """Return the resolved job as plain data, for a file."""
-        return self.model_dump(mode="json")
 
 
 class Results(Record):
@@ -211,14 +195,13 @@ def train(job: StrategyJob, say: Callable[[str], None] = lambda line: None) -> R
             raise missing_extra(package, "rllib")
     start = checkpoints.newest(job.out / "checkpoints") if job.resume else None
     people = {name: get_scenario(name).digest for name in scenario_ids(job.split)}
-    # a run's folder asks a job for its folder, what to do about an old run, and its settings: no more than this job has
     header = new_header(job.settings(), people)
-    with open_run(cast("Job", job), header) as run, _ray(job.runners + 1):
+    with open_run(job, header) as run, _ray(job.runners + 1):
         algorithm = make_config(job).build_algo()
         try:
             if start is not None:
                 algorithm.restore_from_path((start / "rllib").absolute())
-            with _interrupts() as interrupted:
+            with wish_to_stop() as interrupted:
                 last = _learn(job, run, algorithm, start, interrupted, say)
                 network_of(algorithm.get_module()).save(run.path / "policy.npz")
                 if interrupted():
@@ -378,20 +361,3 @@ def _ray(processors: int) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-@contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Finish the update at the first Ctrl-C, so that it can be saved whole; the second one ends it at once."""
-    asked = False
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-        signal.signal(signal.SIGINT, before)
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield lambda: asked
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from hashlib import blake2b
 from random import Random
 
 from echo_env.agents.scoring import ScorablePrompt
@@ -43,6 +45,12 @@ class Order:
         self.position += groups
         return tasks
 
+    @property
+    def digest(self) -> str:
+        """Short hash of the subjects: what an order that goes on where another stopped must share with it."""
+        told = repr([(key, what.digest if isinstance(what, Scenario) else what) for key, what in self.subjects])
+        return blake2b(told.encode(), digest_size=8).hexdigest()
+
     def _at(self, place: int) -> Subject:
         lap, index = divmod(place, len(self.subjects))
         order = list(range(len(self.subjects)))
@@ -70,8 +78,24 @@ def _scenarios(job: Job) -> list[Subject]:
 
 
 def _refuse_measured(scenario: Scenario, job: Job) -> None:
-    if scenario.split in {*NEVER_TRAINED, job.monitor.eval_split}:
-        raise ConfigError(f"{scenario.id} is of '{scenario.split}', which measures and is never trained on")
+    """Refuse somebody who measures, a copy under another name included."""
+    split: str = scenario.split
+    if split not in {*NEVER_TRAINED, job.monitor.eval_split}:
+        split = _who_measure(job.monitor.eval_split).get(_person(scenario), "")
+    if split:
+        raise ConfigError(f"{scenario.id} is of '{split}', which measures and is never trained on")
+
+
+def _person(scenario: Scenario) -> str:
+    """Return who a scenario is about, whatever it is called."""
+    return scenario.model_dump_json(by_alias=True, exclude={"id", "split"})
+
+
+@cache
+def _who_measure(eval_split: str) -> dict[str, str]:
+    """Return all people who measure -> their split."""
+    splits = sorted({*NEVER_TRAINED, eval_split})
+    return {_person(get_scenario(name)): split for split in splits for name in scenario_ids(split)}
 
 
 def _prompts(job: Job) -> list[Subject]:

@@ -15,6 +15,7 @@ from echo_env.agents.rejudge import rejudge
 from echo_env.agents.scoring import score_replies
 from echo_env.build import WorldConfig, build_judge, build_session, episode_header
 from echo_env.errors import ConfigError
+from echo_env.profiles import get_scenario
 from echo_env.roles import Exchange
 from echo_env.trainers import monitors
 from echo_env.trainers.advantages import trajectory_rewards
@@ -104,21 +105,32 @@ def outcomes(rollouts: Sequence[Rollout]) -> dict[str, Value]:
 
 
 def detected(rollouts: Sequence[Rollout]) -> tuple[dict[str, Value], tuple[str, ...]]:
-    """Return the shares that `agents/detectors.py` finds in conversations, repeated templates among them, and flags."""
-    talks = [[Exchange(t.user, t.reply) for t in r.turns] for r in rollouts if r.trajectory is not None and r.turns]
-    languages = {r.task.scenario.language for r in rollouts if r.task.scenario}
-    report = detect(talks, languages.pop() if len(languages) == 1 else "en")
+    """Return the shares that `agents/detectors.py` finds in conversations, repeated templates among them, and flags.
+
+    Habits of speech are those of a language: where several are spoken, the one that most conversations are in.
+    """
+    talks: dict[str, list[list[Exchange]]] = defaultdict(list)
+    for rollout in rollouts:
+        about = rollout.task.scenario or rollout.task.prompt
+        if about is not None and rollout.trajectory is not None and rollout.turns:
+            talks[about.language].append([Exchange(t.user, t.reply) for t in rollout.turns])
+    language = max(talks, key=lambda one: len(talks[one]), default="en")
+    report = detect(talks[language], language)
     return report.scores, report.flags
 
 
 # ---- a judge that never trains -------------------------------------------------------------------------------------
 
 
-def held_out_gap(rollouts: Sequence[Rollout], world: WorldConfig, judge: str) -> tuple[float, float] | None:
-    """Return the mean reward of a reply by the judge that trains and by another, over replies that both scored."""
+def held_out_gap(rollouts: Sequence[Rollout], world: WorldConfig, judge: str) -> tuple[tuple[float, float] | None, str]:
+    """Return the mean reward of a reply by the judge that trains and by another, over replies that both scored.
+
+    With it comes what was first wrong with the other's verdicts, "" where nothing was.
+    """
     known = [r for r in rollouts if r.trajectory is not None and r.turns]
     pairs = asyncio.run(_pairs(known, world, judge))
-    return monitors.judge_gap([a for a, _ in pairs], [b for _, b in pairs])
+    gap = monitors.judge_gap([a for a, _, _ in pairs], [b for _, b, _ in pairs])
+    return gap, next((why for _, _, why in pairs if why), "")
 
 
 def check_held_out(world: WorldConfig, judge: str) -> None:
@@ -130,7 +142,9 @@ def check_held_out(world: WorldConfig, judge: str) -> None:
     from echo_env.build import recipe_of
     from echo_env.rewards import JudgedRecipe
 
-    build_judge(judge)
+    own = build_session(world, get_scenario("train-0000"), 0).cast.judge.id
+    if build_judge(judge).id == own:
+        raise ConfigError(f"'{judge}' is the judge that trains: its gap to itself says nothing", "take another one")
     if isinstance(recipe_of(world), JudgedRecipe):
         raise ConfigError(
             f"recipe '{world.recipe}' has judges of its own, which a held-out EPM judge does not stand in for",
@@ -138,16 +152,16 @@ def check_held_out(world: WorldConfig, judge: str) -> None:
         )
 
 
-async def _pairs(rollouts: Sequence[Rollout], world: WorldConfig, judge: str) -> list[tuple[Value, Value]]:
-    pairs: list[tuple[Value, Value]] = []
+async def _pairs(rollouts: Sequence[Rollout], world: WorldConfig, judge: str) -> list[tuple[Value, Value, str]]:
+    pairs: list[tuple[Value, Value, str]] = []
     for rollout in rollouts:
         if rollout.task.prompt is not None:
             replies = [(rollout.task.prompt, turn.reply) for turn in rollout.turns]
             scored = await score_replies(world.model_copy(update={"judge": judge}), replies)
-            pairs += [(t.reward, s.reward) for t, s in zip(rollout.turns, scored, strict=True)]
+            pairs += [(t.reward, s.reward, s.failure) for t, s in zip(rollout.turns, scored, strict=True)]
             continue
-        other = await rejudge(episode_of(rollout, world), build_judge(judge))
-        pairs += [(t.reward, s.reward) for t, s in zip(rollout.turns, other.turns, strict=True)]
+        other = await rejudge(episode_of(rollout, world), build_judge(judge), rollout.task.scenario)
+        pairs += [(t.reward, s.reward, s.failure) for t, s in zip(rollout.turns, other.turns, strict=True)]
     return pairs
 
 
@@ -207,7 +221,9 @@ class Watch:
         gap = None
         if watched.held_out and update % watched.held_out_every == 0:
             display.now(f"asking {watched.held_out}")
-            gap = held_out_gap(spread_out(rollouts, watched.held_out_sample), self.job.world, watched.held_out)
+            gap, why = held_out_gap(spread_out(rollouts, watched.held_out_sample), self.job.world, watched.held_out)
+            if gap is None and why:
+                display.say(f"{watched.held_out} judged nothing: {why}")
         scores: dict[str, Value] | None = None
         flags: tuple[str, ...] = ()
         if watched.detectors_every and update % watched.detectors_every == 0:
