@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from echo_env.trainers import checkpoints, monitors
+from echo_env.trainers.ahead import Ahead
 from echo_env.trainers.job import Job
 from echo_env.trainers.learner import Learner
 from echo_env.trainers.runs import Run
@@ -31,9 +32,9 @@ class RunState:
     last: dict[str, Any] = field(default_factory=dict)
     """Figures of that update."""
 
-    def passed(self, order: Order, seconds: float) -> None:
-        """Note the end of an update."""
-        self.position, self.random = order.position, checkpoints.random_states()
+    def passed(self, position: int, seconds: float) -> None:
+        """Note the end of an update, and the place in the data after it."""
+        self.position, self.random = position, checkpoints.random_states()
         self.elapsed += seconds
 
     def dump(self) -> dict[str, Any]:
@@ -44,13 +45,15 @@ class RunState:
         }  # fmt: skip
 
 
-def begin(run: Run, learner: Learner, order: Order, start: Path | None) -> RunState:
+def begin(run: Run, learner: Learner, order: Order, start: Path | None, ahead: Ahead[Any] | None = None) -> RunState:
     """Go on where a checkpoint ends, or begin anew."""
     if start is None:
         run.back_to(0)
         return RunState()
     stored = checkpoints.load_state(start)
     learner.load_state_dict(stored["learner"])
+    if ahead:
+        ahead.policy.load_state_dict(stored["ahead"])
     run.back_to(learner.done)
     saved = stored["progress"]
     order.position = saved["position"]
@@ -59,12 +62,16 @@ def begin(run: Run, learner: Learner, order: Order, start: Path | None) -> RunSt
     return RunState(saved["position"], saved["elapsed"], history, set(saved["raised"]), saved["random"], saved["last"])
 
 
-def save(run: Run, job: Job, learner: Learner, state: RunState) -> None:
-    """Write a checkpoint; how good it is tells the evaluation, else the mean score of the update."""
+def save(run: Run, job: Job, learner: Learner, state: RunState, ahead: Ahead[Any] | None = None) -> None:
+    """Write a checkpoint; how good it is tells the evaluation, else the mean score of the update.
+
+    Of rollouts that run ahead it holds the weights that play them: the next update is played again, to the same end.
+    """
 
     def fill(folder: Path) -> None:
         learner.save_hf(folder)
-        torch.save({"learner": learner.state_dict(), "progress": state.dump()}, folder / "state.pt")
+        stored = {"learner": learner.state_dict(), "progress": state.dump()}
+        torch.save(stored | ({"ahead": ahead.policy.state_dict()} if ahead else {}), folder / "state.pt")
 
     merit = state.last.get("eval_score" if job.monitor.eval_every else "score")
     checkpoints.save(run.checkpoints, learner.done, fill, keep=job.checkpoints.keep, merit=merit)
