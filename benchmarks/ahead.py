@@ -31,7 +31,7 @@ FIRST = 2
 
 def small(folder: Path) -> Path:
     """Make a small model with random weights, and a tokenizer out of what people bring."""
-    texts = [get_scenario(name).background for name in scenario_ids("train")[:50]]
+    texts = [line.say for name in scenario_ids("train")[:50] for _, line in get_scenario(name).items()]
     tokenizer, model = make(Shape(vocab=1024, hidden=192, layers=4, heads=6, feedforward=512), texts, seed=0)
     tokenizer.save_pretrained(folder)
     model.save_pretrained(folder)

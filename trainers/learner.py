@@ -44,8 +44,14 @@ class Diverged(EchoError):
     """The loss or its gradient is no number any more. The weights are those before the update."""
 
 
-def with_adapter(model: Any, lora: Lora, saved: Path | None = None) -> Any:
+def with_adapter(model: Any, lora: Lora, saved: Path | None = None, seed: int = 0) -> Any:
     """Return a model under a LoRA adapter: a new one, which changes nothing yet, or a saved one.
+
+    Args:
+        model: Bare.
+        lora: What a new adapter is like.
+        saved: Folder of a saved one.
+        seed: Of a new adapter's weights; the global random state is left alone.
 
     Raises:
         missing_extra: peft is not installed.
@@ -62,7 +68,9 @@ def with_adapter(model: Any, lora: Lora, saved: Path | None = None) -> Any:
         r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
     )
     try:
-        return peft.get_peft_model(model, config).eval()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return peft.get_peft_model(model, config).eval()
     except ValueError as e:
         raise ConfigError(f"LoRA cannot be put on this model: {e}", "name its layers in model.lora.targets") from None
 
@@ -258,9 +266,8 @@ class Learner:
         batch, (values_BT, mask_BT), spec = rows.batch, rows.advantages, self.algo.objective
         with self.autocast():
             scores = self._head.scores(
-                batch.ids_BT, batch.attention_BT, mask_BT,
-                temperature=self.temperature, explore=bool(spec.entropy_coef),
-            )  # fmt: skip
+                batch.ids_BT, mask_BT, temperature=self.temperature, explore=bool(spec.entropy_coef)
+            )
         # With one step, the policy in training is the one at its start: the ratio is 1 and needs no pass of its own.
         old_BT = scores.logprobs_BT.detach() if rows.old_BT is None else rows.old_BT
         terms = losses.objective(
@@ -287,7 +294,7 @@ class Learner:
         with off, self.autocast():
             for pack in micro_batches(batch, self.micro_tokens):
                 part = batch.take(pack.to(self.device))
-                scores = head.scores(part.ids_BT, part.attention_BT, part.policy_BT, temperature=self.temperature)
+                scores = head.scores(part.ids_BT, part.policy_BT, temperature=self.temperature)
                 out_BT[pack.to(self.device), : part.ids_BT.shape[1]] = scores.logprobs_BT
         return out_BT
 

@@ -202,7 +202,7 @@ def make_learner(job: Job, engine: LocalEngine, start: Path | None = None) -> Le
     policy: Any = model
     reference: Any = None
     if lora is not None:
-        policy = with_adapter(model, lora, start / "adapter" if start else None)
+        policy = with_adapter(model, lora, start / "adapter" if start else None, job.seed)
     elif job.algo.needs_reference or job.monitor.reference_kl:
         reference = copy.deepcopy(model) if source == folder else load_model(folder, "cpu", None)[1]
     if engine.device == "cuda":
