@@ -1,10 +1,10 @@
 """Seconds per update with rollouts that run ahead of training (`engine.ahead=1`), against one after the other.
 
-    OMP_WAIT_POLICY=passive python benchmarks/ahead.py [--updates 6] [--repeats 3] [--model FOLDER]
+    OMP_WAIT_POLICY=passive python benchmarks/ahead.py [--updates 8] [--repeats 3] [--model FOLDER]
 
 The same conversations in the embedded world, the same tiny model with random weights, one torch thread each: the gain
-needs two free cores. A run's first two updates are left out: the first of the copy has nothing beside it, and loads the
-world. Every repeat times both, side by side, since a shared machine is not equally fast from one minute to the next;
+needs two free cores. A run's first two updates are left out, the first of which loads the world, and its last, which
+has nothing beside it. Every repeat times both, side by side, since a shared machine is not equally fast from one minute to the next;
 printed are the medians and the median of the ratios.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
+from echo_env.agents.loading import offline
 from echo_env.profiles import get_scenario, scenario_ids
 from echo_env.trainers.display import Display
 from echo_env.trainers.job import make_job
@@ -26,15 +27,16 @@ from echo_env.trainers.local import train
 from echo_env.trainers.scratch import Shape, make
 
 FIRST = 2
-"""Updates that are not counted."""
+"""Updates of a run that are not counted, beside the last."""
 
 
 def small(folder: Path) -> Path:
     """Make a small model with random weights, and a tokenizer out of what people bring."""
     texts = [line.say for name in scenario_ids("train")[:50] for _, line in get_scenario(name).items()]
     tokenizer, model = make(Shape(vocab=1024, hidden=192, layers=4, heads=6, feedforward=512), texts, seed=0)
-    tokenizer.save_pretrained(folder)
-    model.save_pretrained(folder)
+    with offline():  # without its progress bars
+        tokenizer.save_pretrained(folder)
+        model.save_pretrained(folder)
     return folder
 
 
@@ -49,13 +51,13 @@ def seconds(model: Path, out: Path, ahead: int, args: argparse.Namespace) -> flo
     }  # fmt: skip
     train(make_job(settings), Display("ahead", args.updates, Console(quiet=True)))
     figures = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return median(line["seconds"] for line in figures[FIRST:])
+    return median(line["seconds"] for line in figures[FIRST:-1])
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--updates", type=int, default=6, help=f"of each run, the first {FIRST} not counted")
+    parser.add_argument("--updates", type=int, default=8, help=f"of each run, at least {FIRST + 2}")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--groups", type=int, default=4)
     parser.add_argument("--group", type=int, default=4)
