@@ -29,14 +29,17 @@ class Swapped:
 
     async def respond(self, observation: Observation) -> str:
         """Answer the message that stood at the same turn of the other conversation."""
-        shown: list[Message] = []
-        for index, message in enumerate(observation.messages):
-            if message.role == "user":
-                text = self.messages[min(index // 2, len(self.messages) - 1)]
-                shown.append(Message(role="user", text=text))
-            else:
-                shown.append(message)
-        return await self.policy.respond(Observation(tuple(shown), observation.language))
+        return await self.policy.respond(swapped(observation, self.messages))
+
+
+def swapped(observation: Observation, messages: Sequence[str]) -> Observation:
+    """Return an observation with another conversation's user messages in it; the last is repeated when they run out."""
+    shown: list[Message] = []
+    for index, message in enumerate(observation.messages):
+        if message.role == "user":
+            message = Message(role="user", text=messages[min(index // 2, len(messages) - 1)])
+        shown.append(message)
+    return Observation(tuple(shown), observation.language)
 
 
 async def user_messages(policy: Policy, scenario: Scenario, seed: int = 0) -> tuple[str, ...]:

@@ -38,6 +38,8 @@ class Shape(Record):
     hidden: int = Field(256, ge=8)
     layers: int = Field(6, ge=1)
     heads: int = Field(8, ge=1)
+    kv_heads: int | None = Field(None, ge=1)
+    """Heads of keys and values, shared among the others; None: as many. Fewer make the sampling faster."""
     feedforward: int = Field(688, ge=8)
     """Width of the gated feed-forward layer; 8/3 of hidden takes as many weights as an ungated one of 4."""
     positions: int = Field(4096, ge=16)
@@ -88,6 +90,8 @@ def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> A
 
     if shape.hidden % (2 * shape.heads):
         raise ConfigError(f"{shape.heads} heads do not divide a width of {shape.hidden} into even parts")
+    if shape.kv_heads and shape.heads % shape.kv_heads:
+        raise ConfigError(f"{shape.kv_heads} heads of keys and values cannot be shared evenly among {shape.heads}")
     end = tokenizer.eos_token_id
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -95,6 +99,7 @@ def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> A
         intermediate_size=shape.feedforward,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
         max_position_embeddings=shape.positions,
         tie_word_embeddings=True,
         bos_token_id=None,
