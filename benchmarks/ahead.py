@@ -4,8 +4,8 @@
 
 The same conversations in the embedded world, the same tiny model with random weights, one torch thread each: the gain
 needs two free cores. A run's first two updates are left out, the first of which loads the world, and its last, which
-has nothing beside it. Every repeat times both, side by side, since a shared machine is not equally fast from one minute to the next;
-printed are the medians and the median of the ratios.
+has nothing beside it. Every repeat times both, side by side, since a shared machine is not equally fast from one minute
+to the next; printed are the medians and the median of the ratios.
 """
 
 from __future__ import annotations
