@@ -142,7 +142,7 @@ def ours(o: argparse.Namespace) -> None:
             trajectories.append(
                 Trajectory(
                     group=str(k // o.group), sequences=(sequence,), rewards=(worth,), verdict=worth, score=worth,
-                    ended="terminated",
+                    ended="terminated", policy_version=learner.done,
                 )
             )  # fmt: skip
         rolled = time.perf_counter()

@@ -80,7 +80,7 @@ def test_logits_where_needed_are_those_of_the_whole(temperature: float) -> None:
     model, batch = tiny_model(), collate(trajectories(), pad=7)
     head = Head(model)
     assert not head.full
-    given = (batch.ids_BT, batch.attention_BT, batch.policy_BT)
+    given = (batch.ids_BT, batch.policy_BT)
     few, whole = (
         head.scores(*given, temperature=temperature),
         Head(model, full=True).scores(*given, temperature=temperature),
@@ -166,7 +166,7 @@ def test_only_the_policys_tokens_teach() -> None:
     """The gradient of the user's words as targets is nothing: all three replies have one, no context token does."""
     batch = collate(trajectories(groups=1, siblings=2, turns=3))
     tokens = to_tokens(torch.ones(2, 3, dtype=torch.float64), batch)
-    scores = Head(tiny_model()).scores(batch.ids_BT, batch.attention_BT, tokens.mask_BT)
+    scores = Head(tiny_model()).scores(batch.ids_BT, tokens.mask_BT)
     assert (scores.logprobs_BT != 0).equal(batch.policy_BT)
     for turn in range(3):
         assert (scores.logprobs_BT[batch.turn_BT == turn] < 0).all()
@@ -207,7 +207,7 @@ def resampled(model: Any, given: Sequence[Trajectory], shift: float = 0.0) -> li
     """The same trajectories, with the log-probabilities that this model gives, all shifted."""
     batch = collate(given)
     with torch.no_grad():
-        scores = Head(model).scores(batch.ids_BT, batch.attention_BT, batch.policy_BT).logprobs_BT
+        scores = Head(model).scores(batch.ids_BT, batch.policy_BT).logprobs_BT
     changed = []
     for row, t in enumerate(given):
         replies = tuple(
@@ -261,7 +261,7 @@ def test_an_update_makes_good_replies_likelier() -> None:
 def test_no_trajectory_is_no_step_but_an_update() -> None:
     one = learner()
     before = {k: v.clone() for k, v in one.model.state_dict().items()}
-    empty, full = one.update([]), one.update(trajectories())
+    empty, full = one.update([]), one.update([t.model_copy(update={"policy_version": 1}) for t in trajectories()])
     assert empty.keys() == full.keys()
     assert empty["loss"] is None
     assert one.done == 2

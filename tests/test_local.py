@@ -15,18 +15,18 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 from tinypolicy import save_tiny
+from toyworld import Toy, job_of, lines, silent, toy_job
 
 from echo_env.errors import ConfigError, RecordError, RoleFailure
 from echo_env.profiles import get_scenario
 from echo_env.record import read_episode
 from echo_env.trainers import checkpoints, local
 from echo_env.trainers.display import Display
-from echo_env.trainers.job import Job, make_job
+from echo_env.trainers.job import Job
 from echo_env.trainers.learner import Diverged, Learner
 from echo_env.trainers.monitors import Alarm
-from echo_env.trainers.outcomes import Progress, Rollout, Task, draw_seed
+from echo_env.trainers.outcomes import Rollout, Task
 from echo_env.trainers.redundancy import reweighed
-from echo_env.trainers.sampler import Sampler
 from echo_env.trainers.tasks import Order, subjects
 from echo_env.trainers.trajectory import Trajectory, grown
 from echo_env.trainers.watching import Watch
@@ -45,53 +45,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tmp_path_factory.mktemp("model"))
 
 
-def job_of(tiny: Path, out: Path, **changes: Any) -> Job:
-    settings: dict[str, Any] = {
-        "name": "t", "out": out, "updates": 2, "groups": 2, "model": {"path": str(tiny), "system": ""},
-        "mode": {"reply_tokens": 8}, "world": {"max_turns": 2}, "optim": {"lr": 1e-3},
-        "algo": {"name": "dapo", "group": 2, "score": "distance", "dynamic_sampling": True},
-        "monitor": {"samples_every": 1}, "engine": {"threads": 1},
-    }  # fmt: skip
-    for key, value in changes.items():
-        settings[key] = {**settings[key], **value} if isinstance(value, dict) and key in settings else value
-    return make_job(settings)
-
-
-def silent() -> Display:
-    return Display("t", 2, Console(quiet=True))
-
-
-def lines(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-
-
 # ---- a toy task -----------------------------------------------------------------------------------------------------
-
-
-class Toy:
-    """A world of one reply: the reward is the share of tokens with an even id. `score` changes what filters read."""
-
-    def __init__(self, learner: Learner, score: Callable[[Task, float], float | None] = lambda task, r: r) -> None:
-        self.sampler, self.score = Sampler(learner.model, frozenset({0})), score
-        self.asked: list[str] = []
-
-    def collect(
-        self, tasks: Sequence[Task], version: int = 0, tell: Callable[[Progress], None] = lambda progress: None
-    ) -> list[Rollout]:
-        self.asked += [t.group for t in tasks]
-        tell(Progress(0, len(tasks), 0, 0, 0))
-        prompts = [[2 + t.seed % 50, 9, 4] for t in tasks]
-        samples = self.sampler.sample(prompts, 6, [draw_seed(t, 0, version) for t in tasks])
-        made = []
-        for task, sample in zip(tasks, samples, strict=True):
-            reward = sum(i % 2 == 0 for i in sample.ids) / len(sample.ids)
-            sequence = grown(None, sample.prompt, sample.ids, sample.logprobs, sample.stop)
-            trajectory = Trajectory(
-                group=task.group, sequences=(sequence,), rewards=(reward,), verdict=reward,
-                score=self.score(task, reward), ended="terminated",
-            )  # fmt: skip
-            made.append(Rollout(task, trajectory, parts=({"even": reward},)))
-        return made
 
 
 @pytest.fixture
@@ -106,11 +60,6 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> list[Toy]:
     monkeypatch.setattr(local, "make_world", make)
     monkeypatch.setattr(local, "subjects", lambda job: [(f"train-{k:04d}", None) for k in range(5)])
     return made
-
-
-def toy_job(tiny: Path, out: Path, **changes: Any) -> Job:
-    given: dict[str, Any] = {"monitor": {"samples": 0, "detectors_every": 0}, "checkpoints": {"every": 0}, "groups": 3}
-    return job_of(tiny, out, **{**given, **changes})
 
 
 def test_a_task_that_can_be_learnt_is(tiny: Path, tmp_path: Path, toy: list[Toy]) -> None:

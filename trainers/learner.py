@@ -44,8 +44,14 @@ class Diverged(EchoError):
     """The loss or its gradient is no number any more. The weights are those before the step."""
 
 
-def with_adapter(model: Any, lora: Lora, saved: Path | None = None) -> Any:
+def with_adapter(model: Any, lora: Lora, saved: Path | None = None, seed: int = 0) -> Any:
     """Return a model under a LoRA adapter: a new one, which changes nothing yet, or a saved one.
+
+    Args:
+        model: Bare.
+        lora: What a new adapter is like.
+        saved: Folder of a saved one.
+        seed: Of a new adapter's weights; the global random state is left alone.
 
     Raises:
         missing_extra: peft is not installed.
@@ -62,7 +68,9 @@ def with_adapter(model: Any, lora: Lora, saved: Path | None = None) -> Any:
         r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
     )
     try:
-        return peft.get_peft_model(model, config).eval()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return peft.get_peft_model(model, config).eval()
     except ValueError as e:
         raise ConfigError(f"LoRA cannot be put on this model: {e}", "name its layers in model.lora.targets") from None
 
@@ -158,13 +166,17 @@ class Learner:
     def update(self, trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
         """Take the optimiser steps of one update.
 
+        Trajectories that other weights sampled (`policy_version` is not `done`) have their ratio against the
+        log-probabilities stored at sampling. With a correction it stays against the weights at the start of the update,
+        and the correction weighs these against the sampler's (decoupled: Hilton et al. 2022; AReaL, Fu et al. 2025).
+
         Args:
             trajectories: Whole groups, those with failed judges included. Without any the update passes untaken.
 
         Returns:
             The figures of `losses.LossTerms`, means over the steps, `mismatch_abs` (mean of |engine's - trainer's
             log-probability|), `grad_norm`, `lr`, `tokens` (trained), and the seconds `score_s` and `train_s`; the same
-            keys always, None where no step was taken.
+            keys always, None where no step was taken, and for both mismatches where the weights that sampled are gone.
 
         Raises:
             Diverged: The loss or its gradient is no number.
@@ -180,6 +192,8 @@ class Learner:
         steps = [self._step(rows.take(picked)) for picked in self._minibatches(rows)]
         self.done += 1
         figures = {key: sum(s[key] for s in steps) / len(steps) if steps else None for key in FIGURES}
+        if rows.old_BT is rows.batch.sampled_BT:
+            figures |= {"mismatch": None, "mismatch_abs": None}
         tokens = float(rows.advantages.mask_BT.sum())
         return {
             **figures, "lr": lr, "tokens": tokens, "score_s": scored - began, "train_s": time.monotonic() - scored,
@@ -189,7 +203,10 @@ class Learner:
         """Collate, and add what stays fixed during the update."""
         batch = _on(collate(trajectories), self.device)
         old_BT = reference_BT = None
-        if self.algo.steps > 1 or self.algo.reward_kl:
+        stale = any(t.policy_version != self.done for t in trajectories)
+        if stale and self.algo.objective.correction is None:
+            old_BT = batch.sampled_BT
+        elif self.algo.steps > 1 or self.algo.reward_kl:
             old_BT = self.logprobs(batch)
         if self._with_kl:
             reference_BT = self.logprobs(batch, of_reference=True)
@@ -249,10 +266,9 @@ class Learner:
         batch, (values_BT, mask_BT), spec = rows.batch, rows.advantages, self.algo.objective
         with self.autocast():
             scores = self._head.scores(
-                batch.ids_BT, batch.attention_BT, mask_BT,
-                temperature=self.temperature, explore=bool(spec.entropy_coef),
-            )  # fmt: skip
-        # With one step, the policy in training is the one that sampled: the ratio is 1 and needs no pass of its own.
+                batch.ids_BT, mask_BT, temperature=self.temperature, explore=bool(spec.entropy_coef)
+            )
+        # With one step, the policy in training is the one at its start: the ratio is 1 and needs no pass of its own.
         old_BT = scores.logprobs_BT.detach() if rows.old_BT is None else rows.old_BT
         terms = losses.objective(
             spec, logprobs_BT=scores.logprobs_BT, old_BT=old_BT, advantages_BT=values_BT, mask_BT=mask_BT, total=total,
@@ -278,7 +294,7 @@ class Learner:
         with off, self.autocast():
             for pack in micro_batches(batch, self.micro_tokens):
                 part = batch.take(pack.to(self.device))
-                scores = head.scores(part.ids_BT, part.attention_BT, part.policy_BT, temperature=self.temperature)
+                scores = head.scores(part.ids_BT, part.policy_BT, temperature=self.temperature)
                 out_BT[pack.to(self.device), : part.ids_BT.shape[1]] = scores.logprobs_BT
         return out_BT
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,12 +24,13 @@ from echo_env.errors import ConfigError, RoleFailure, unknown_name
 from echo_env.profiles import Scenario, get_scenario, scenario_ids
 from echo_env.record import new_header
 from echo_env.trainers import checkpoints
+from echo_env.trainers.ahead import Ahead, Behind, staleness
 from echo_env.trainers.chat import ChatFormat
 from echo_env.trainers.display import Display
 from echo_env.trainers.filters import has_spread
 from echo_env.trainers.job import Job, Positive, checked
 from echo_env.trainers.learner import Learner, with_adapter
-from echo_env.trainers.outcomes import Limits, Overlong, Progress, Rollout, Task
+from echo_env.trainers.outcomes import Limits, Overlong, Progress, Rollout, Task, Tell
 from echo_env.trainers.redundancy import reweighed
 from echo_env.trainers.replies import Replies
 from echo_env.trainers.rollouts import Conversations
@@ -60,6 +62,9 @@ class LocalEngine(Record):
     """Conversations that are played at the same time."""
     at_once: Positive = 32
     """Of these, how many wait for remote judges at the same time."""
+    ahead: Literal[0, 1] = 0
+    """1: the next update is played while one is trained, by the weights before (`ahead.py`). Give each of the two its
+    cores: with two of them, threads=1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,47 +100,54 @@ def train(job: Job, display: Display | None = None) -> Trained:
     start = checkpoints.newest(job.out / "checkpoints") if job.resume else None
     learner = make_learner(job, engine, start)
     world = make_world(job, engine, learner)
+    ahead = ahead_of(job, engine, learner, order)
     watch = Watch(job)
     with (
         open_run(job, _header(job, order)) as run,
         display or Display(job.name, job.updates) as shown,
         wish_to_stop() as interrupted,
+        ahead or nullcontext(),
     ):
-        state = begin(run, learner, order, start)
+        state = begin(run, learner, order, start, ahead)
         log = open_logger(job, job.logger)
         failure = ""
         reason: Reason = "time" if _late(job, state, state.last.get("seconds", 0.0)) else "done"
         shown.say(f"{job.name}: {_told(job)}; from update {learner.done}, in {run.path}")
+
+        def tell(played: Progress) -> None:
+            if interrupted():
+                raise Interrupted
+            shown.played(played)
+
         while learner.done < job.updates and reason == "done":
             began = time.monotonic()
-
-            def tell(played: Progress) -> None:
-                if interrupted():
-                    raise Interrupted
-                shown.played(played)
-
             try:
-                with learner.autocast():
-                    batch = collect(world, order, job, learner.done, tell)
+                if ahead:
+                    batch = ahead.next(learner.model, learner.done, tell, more=learner.done + 1 < job.updates)
+                else:
+                    with learner.autocast():
+                        batch = collect(world, order, job, learner.done, tell)
             except Interrupted:
                 reason = "interrupted"
                 break
             if failure := _nobody(batch):
                 break
             played = time.monotonic()
+            stale = {"stale": staleness(batch.rollouts, learner.done)} if ahead else {}
             shown.now("learning")
             learned = learner.update(batch.trained)
-            figures = watch.figures(state, batch.rollouts, learned, learner.done, shown)
-            with learner.autocast():
-                figures |= evaluated(world, job, learner.done)
-            state.passed(order, time.monotonic() - began)
-            figures |= {"groups": batch.groups, "groups_kept": batch.kept, "rollout_s": played - began}
+            with ahead.resting() if ahead else nullcontext():
+                figures = watch.figures(state, batch.rollouts, learned, learner.done, shown)
+                with learner.autocast():
+                    figures |= evaluated(world, job, learner.done)
+                keep_samples(run, job, learner.done, batch.rollouts)
+            state.passed(batch.position, time.monotonic() - began)
+            figures |= {"groups": batch.groups, "groups_kept": batch.kept, "rollout_s": played - began, **stale}
             figures |= {"seconds": time.monotonic() - began, "elapsed_s": state.elapsed}
             raised = alarms(state, figures, shown)
             run.log(figures)
             log(figures)
             shown.updated(figures)
-            keep_samples(run, job, learner.done, batch.rollouts)
             if set(raised) & set(job.monitor.stop_on):
                 reason = "alarm"
             elif interrupted():
@@ -143,9 +155,9 @@ def train(job: Job, display: Display | None = None) -> Trained:
             elif _late(job, state, figures["seconds"]):
                 reason = "time"
             elif job.checkpoints.every and learner.done % job.checkpoints.every == 0:
-                save(run, job, learner, state)
+                save(run, job, learner, state, ahead)
         if learner.done:
-            save(run, job, learner, state)
+            save(run, job, learner, state, ahead)
         if failure:
             raise RoleFailure(
                 f"no conversation of update {learner.done + 1} could be played; the first: {failure}",
@@ -198,7 +210,7 @@ def make_learner(job: Job, engine: LocalEngine, start: Path | None = None) -> Le
     policy: Any = model
     reference: Any = None
     if lora is not None:
-        policy = with_adapter(model, lora, start / "adapter" if start else None)
+        policy = with_adapter(model, lora, start / "adapter" if start else None, job.seed)
     elif job.algo.needs_reference or job.monitor.reference_kl:
         reference = copy.deepcopy(model) if source == folder else load_model(folder, "cpu", None)[1]
     if engine.device == "cuda":
@@ -228,13 +240,19 @@ def overlong_of(job: Job) -> Overlong | None:
     return Overlong(cap=cap, cache=max(round(long.slope * cap), 1), factor=long.factor)
 
 
-def make_world(job: Job, engine: LocalEngine, learner: Learner) -> Conversations | Replies:
+def make_world(job: Job, engine: LocalEngine, learner: Learner, model: Any = None) -> Conversations | Replies:
     """Return where the policy speaks.
+
+    Args:
+        job: What to do.
+        engine: This engine's settings.
+        learner: Of the policy.
+        model: Who speaks in its place.
 
     Raises:
         ConfigError: A name in the job's world is unknown, or the template does not go with the history.
     """
-    model, mode = learner.model, job.mode
+    model, mode = learner.model if model is None else model, job.mode
     bare = model.get_base_model() if hasattr(model, "get_base_model") else model
     stops = stop_tokens(bare, learner.tokenizer)
     chat = ChatFormat(learner.tokenizer, stops=stops, system=learner.spoken.system)
@@ -250,6 +268,29 @@ def make_world(job: Job, engine: LocalEngine, learner: Learner) -> Conversations
     )  # fmt: skip
 
 
+def ahead_of(job: Job, engine: LocalEngine, learner: Learner, order: Order) -> Ahead[Collected] | None:
+    """Return what plays an update ahead; None where every update is played by the weights that it trains.
+
+    Raises:
+        ConfigError: The stored log-probabilities are not those of the policy.
+    """
+    if not engine.ahead:
+        return None
+    if job.mode.top_p < 1 and job.algo.objective.correction is None:
+        raise ConfigError(
+            "engine.ahead=1 takes the ratio against the log-probabilities at sampling: mode.top_p has to be 1",
+            "leave top_p out, or set algo.objective.correction",
+        )
+    policy = Behind(learner.model)
+    world = make_world(job, engine, learner, policy.model)
+
+    def play(version: int, tell: Tell) -> Collected:
+        with learner.autocast():
+            return collect(world, order, job, version, tell)
+
+    return Ahead(policy, play)
+
+
 # ---- one update's rollouts ------------------------------------------------------------------------------------------
 
 
@@ -263,11 +304,11 @@ class Collected:
     """Of the groups that are kept, rewards as the algorithm wants them."""
     groups: int
     kept: int
+    position: int
+    """Place in the data after it."""
 
 
-def collect(
-    world: Conversations | Replies, order: Order, job: Job, version: int, tell: Callable[[Progress], None]
-) -> Collected:
+def collect(world: Conversations | Replies, order: Order, job: Job, version: int, tell: Tell) -> Collected:
     """Play groups; with dynamic sampling, others in the place of those without spread, up to the limit.
 
     Groups that are good are trained on whatever becomes of the rest.
@@ -287,7 +328,7 @@ def collect(
         if not algo.dynamic_sampling:
             break
     trained = reweighed(kept) if algo.redundancy else [r.trajectory for r in kept if r.trajectory is not None]
-    return Collected(rollouts, trained, groups, good)
+    return Collected(rollouts, trained, groups, good, order.position)
 
 
 def _nobody(batch: Collected) -> str:

@@ -43,7 +43,6 @@ class Head:
     def scores(
         self,
         ids_BT: Tensor,
-        attention_BT: Tensor,
         chosen_BT: Tensor,
         *,
         temperature: float = 1.0,
@@ -52,20 +51,20 @@ class Head:
         """Score the chosen tokens given those before them.
 
         Args:
-            ids_BT: Token ids, padded on the right.
-            attention_BT: True for tokens, False for padding.
+            ids_BT: Token ids, padded on the right: a causal model never looks there from a token.
             chosen_BT: Which to score; never a row's first.
             temperature: That of sampling.
             explore: Keep the gradient of the entropy.
         """
         rows_P, places_P = chosen_BT[:, 1:].nonzero(as_tuple=True)
         targets_P = ids_BT[rows_P, places_P + 1]
+        everywhere_BT = torch.ones_like(ids_BT, dtype=torch.bool)  # with nothing masked, attention takes its fast path
         if self.full:
-            whole_BTV = self.base(input_ids=ids_BT, attention_mask=attention_BT, use_cache=False).logits
+            whole_BTV = self.base(input_ids=ids_BT, attention_mask=everywhere_BT, use_cache=False).logits
             logprobs_P, entropy_P = _of_logits(whole_BTV[rows_P, places_P], targets_P, temperature, explore)
         else:
             body = self.base.get_decoder()
-            hidden_BTD = body(input_ids=ids_BT, attention_mask=attention_BT, use_cache=False).last_hidden_state
+            hidden_BTD = body(input_ids=ids_BT, attention_mask=everywhere_BT, use_cache=False).last_hidden_state
             logprobs_P, entropy_P = self._headed(hidden_BTD[rows_P, places_P], targets_P, temperature, explore)
         place = rows_P, places_P + 1
         zeros_BT = logprobs_P.new_zeros(ids_BT.shape)

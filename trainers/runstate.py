@@ -10,6 +10,7 @@ import torch
 
 from echo_env.errors import RecordError
 from echo_env.trainers import checkpoints, monitors
+from echo_env.trainers.ahead import Ahead
 from echo_env.trainers.job import NEVER_TRAINED, Job
 from echo_env.trainers.learner import Learner
 from echo_env.trainers.runs import Run
@@ -34,9 +35,9 @@ class RunState:
     last: dict[str, Any] = field(default_factory=dict)
     """Figures of that update."""
 
-    def passed(self, order: Order, seconds: float) -> None:
-        """Note the end of an update."""
-        self.position, self.random = order.position, checkpoints.random_states()
+    def passed(self, position: int, seconds: float) -> None:
+        """Note the end of an update, and the place in the data after it."""
+        self.position, self.random = position, checkpoints.random_states()
         self.elapsed += seconds
 
     def dump(self) -> dict[str, Any]:
@@ -48,7 +49,7 @@ class RunState:
         }  # fmt: skip
 
 
-def begin(run: Run, learner: Learner, order: Order, start: Path | None) -> RunState:
+def begin(run: Run, learner: Learner, order: Order, start: Path | None, ahead: Ahead[Any] | None = None) -> RunState:
     """Go on where a checkpoint ends, or begin anew.
 
     Raises:
@@ -65,6 +66,8 @@ def begin(run: Run, learner: Learner, order: Order, start: Path | None) -> RunSt
             "put the old files (and the old version of echo-env) back, or begin anew in another folder",
         )
     learner.load_state_dict(stored["learner"])
+    if ahead:
+        ahead.policy.load_state_dict(stored["ahead"])
     run.back_to(learner.done)
     order.position = saved["position"]
     checkpoints.restore_random_states(saved["random"])
@@ -73,15 +76,17 @@ def begin(run: Run, learner: Learner, order: Order, start: Path | None) -> RunSt
     return RunState(order.digest, history=history, raised=set(saved["raised"]), **kept)
 
 
-def save(run: Run, job: Job, learner: Learner, state: RunState) -> None:
+def save(run: Run, job: Job, learner: Learner, state: RunState, ahead: Ahead[Any] | None = None) -> None:
     """Write a checkpoint; how good it is tells the evaluation, else the mean score of the update.
 
-    A checkpoint is never picked by a split that measures: what it shows would no longer be held out.
+    A checkpoint is never picked by a split that measures: what it shows would no longer be held out. Of rollouts that
+    run ahead it holds the weights that play them: the next update is played again, to the same end.
     """
 
     def fill(folder: Path) -> None:
         learner.save_hf(folder)
-        torch.save({"learner": learner.state_dict(), "progress": state.dump()}, folder / "state.pt")
+        stored = {"learner": learner.state_dict(), "progress": state.dump()}
+        torch.save(stored | ({"ahead": ahead.policy.state_dict()} if ahead else {}), folder / "state.pt")
 
     evaluated = job.monitor.eval_every and job.monitor.eval_split not in NEVER_TRAINED
     merit = state.last.get("eval_score" if evaluated else "score")

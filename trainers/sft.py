@@ -187,10 +187,8 @@ def batch_of(examples: Sequence[Example], device: torch.device | str = "cpu") ->
 
 def loss_of(head: Head, batch: Batch, total: Totals) -> Tensor:
     """Return the share of a micro-batch in the mean loss of its update, in nats a token."""
-    # A causal model never looks at padding on its right; without a mask, attention takes its fast path.
-    everywhere_BT = torch.ones_like(batch.attention_BT)
     with _autocast(batch.ids_BT.device):
-        scores = head.scores(batch.ids_BT, everywhere_BT, batch.policy_BT)
+        scores = head.scores(batch.ids_BT, batch.policy_BT)
     return aggregate(-scores.logprobs_BT, batch.policy_BT, total)
 
 
