@@ -48,21 +48,11 @@ STAGES = ("data", "sft", "dapo", "best", "eval", "report")
 MIX = "skilled=0.125,parrot=0.2,stuffer=0.19,adviser=0.19,lecturer=0.12,template=0.1,silent=0.075"
 """Conversations of each reference policy; at most one reply in five is the skilled one's."""
 COUNT, DATA_SEED = 8000, 21
-_MUON = ("epochs=1", "optimiser=muon", "weight_decay=0.0", "held_out=0.01")
 SFT: dict[str, tuple[str, ...]] = {
-    "a": (
-        "model=scratch-2m", "window=1", "batch=64", "count=6000", "train_on=all", "lr=4.0e-3", "matrix_lr=0.02",
-        "micro_tokens=1200", "eval_every=200", *_MUON,
-    ),
-    "b": (
-        "window=4", "batch=24", "count=8000", "seed=1", "lr=2.0e-3", "matrix_lr=0.015", "micro_tokens=2400",
-        "eval_every=100", *_MUON,
-    ),
-    "c": (
-        "window=0", "batch=6", "count=4000", "seed=2", "lr=1.0e-3", "matrix_lr=0.006", "micro_tokens=4000",
-        "eval_every=100", *_MUON,
-    ),
-}  # fmt: skip
+    "a": ("model=scratch-2m", "sft=words", "count=6000"),
+    "b": ("sft=pieces", "seed=1"),
+    "c": ("sft=talks", "count=4000", "seed=2"),
+}
 """The cold start, from single exchanges to whole conversations; each goes on with the model before it."""
 DAPO = (
     "mode=multiturn", "algo=dapo", "updates=100000", "algo.credit=turn", "algo.turn_discount=0.9",
@@ -71,10 +61,7 @@ DAPO = (
 )  # fmt: skip
 REPLY_TOKENS = 48
 """Longest reply, for all policies, in training and in measuring."""
-BEST_SFT = (
-    "window=0", "batch=8", "optimiser=muon", "lr=1.0e-3", "matrix_lr=0.006", "weight_decay=0.0", "micro_tokens=4000",
-    "eval_every=25",
-)  # fmt: skip
+BEST_SFT = ("sft=talks", "eval_every=25")
 BEST_KEPT = 1
 """Conversations of each person that best-of-N learns from."""
 LEAST_N, MOST_EPOCHS, GUESSED_EPOCHS = 4, 8, 4
