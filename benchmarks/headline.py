@@ -55,8 +55,8 @@ SFT: dict[str, tuple[str, ...]] = {
 }
 """The cold start, from single exchanges to whole conversations; each goes on with the model before it."""
 DAPO = (
-    "mode=multiturn", "algo=dapo", "updates=100000", "algo.credit=turn", "algo.turn_discount=0.9",
-    "algo.overlong.factor=0.1", "optim.lr=4.0e-4", "optim.warmup=3", "monitor.held_out=second",
+    "mode=multiturn", "mode.temperature=0.7", "algo=dapo_turn", "updates=100000", "optim.lr=1.0e-4", "optim.warmup=3",
+    "monitor.held_out=second",
     "monitor.held_out_every=20", "checkpoints.every=10", "checkpoints.keep=4",
 )  # fmt: skip
 REPLY_TOKENS = 48
@@ -68,7 +68,7 @@ LEAST_N, MOST_EPOCHS, GUESSED_EPOCHS = 4, 8, 4
 """Smallest N; more epochs than that learn 400 conversations by heart; epochs where the speed of SFT is not known."""
 TRAIN_SEED, EVAL_SEED = 500, 1000
 """Seeds of best-of-N's conversations and of the benchmark's."""
-SAMPLING = {"temperature": 1, "top_p": 1, "max_new_tokens": REPLY_TOKENS, "reuse_tokens": 262_144}
+SAMPLING = {"temperature": 0.7, "top_p": 1, "max_new_tokens": REPLY_TOKENS, "reuse_tokens": 262_144}
 """All policies speak as they were trained: drawn from their own distribution."""
 
 

@@ -79,12 +79,15 @@ def test_the_length_alarm_needs_both_to_rise_together() -> None:
 
 def test_entropy_is_watched_for_its_turn() -> None:
     up, down = rising(1, 2, 10), rising(2, 1.2, 10)
-    assert m.entropy_alarm(up) is None
-    assert m.entropy_alarm([*up, *down[:5]]) is None  # 1.64: not half of the climb lost
+    assert m.entropy_alarm(up * 2) is None
+    assert m.entropy_alarm([*up, *down]) is not None  # 20 updates
+    assert m.entropy_alarm([*up, *down][1:]) is None  # 19
+    assert m.entropy_alarm([*up, *up[5:], *down[:6]]) is None  # 1.7 in the mean of five: not half of the climb lost
     found = m.entropy_alarm([*up, *down])
     assert found is not None
     assert found.severity == "watch"
     assert m.entropy_alarm(rising(2, 1)) is None  # it never rose
+    assert m.entropy_alarm([1.0, 1.2, 0.9] * 8) is None  # it goes up and down
     assert m.entropy_alarm([1.0, 3.0]) is None
     assert m.entropy_alarm([]) is None
 

@@ -145,15 +145,18 @@ def length_alarm(
     )
 
 
-def entropy_alarm(entropies: Sequence[Score], rise: float = 0.05, fall: float = 0.5) -> Alarm | None:
+def entropy_alarm(
+    entropies: Sequence[Score], rise: float = 0.05, fall: float = 0.5, smooth_over: int = 5
+) -> Alarm | None:
     """Entropy rose and has turned down (Echo-N1 5.3.1: there the scalar judge's reward was near its maximum).
 
-    Rule: in the running mean of three, the peak is more than `rise` above the start, and the last value has lost
-    `fall` of that climb or more. A watch, no alarm: 5.3.1 shows the same arch under the judge that was not hacked.
+    Rule: from `WINDOW` updates on, in the running mean of `smooth_over`, the peak is more than `rise` above the start,
+    and the last value has lost `fall` of that climb or more. (Each update talks with other people, so that its entropy
+    alone goes up and down by a fifth.) A watch, no alarm: 5.3.1 shows the same arch under the judge that was not hacked.
     """
     known = scored(entropies)
-    smooth = [fmean(known[i : i + 3]) for i in range(len(known) - 2)]
-    if not smooth or max(smooth) <= (1 + rise) * smooth[0]:
+    smooth = [fmean(known[i : i + smooth_over]) for i in range(len(known) - smooth_over + 1)]
+    if len(known) < WINDOW or max(smooth) <= (1 + rise) * smooth[0]:
         return None
     peak = max(smooth)
     if smooth[-1] > peak - fall * (peak - smooth[0]):
