@@ -152,7 +152,8 @@ def entropy_alarm(
 
     Rule: from `WINDOW` updates on, in the running mean of `smooth_over`, the peak is more than `rise` above the start,
     and the last value has lost `fall` of that climb or more. (Each update talks with other people, so that its entropy
-    alone goes up and down by a fifth.) A watch, no alarm: 5.3.1 shows the same arch under the judge that was not hacked.
+    alone goes up and down by a fifth.) A watch, no alarm: 5.3.1 shows the same arch under the judge that was not
+    hacked.
     """
     known = scored(entropies)
     smooth = [fmean(known[i : i + smooth_over]) for i in range(len(known) - smooth_over + 1)]
