@@ -21,7 +21,7 @@ from echo_env.agents.loading import load_model
 from echo_env.errors import ConfigError, EchoError, RoleFailure
 from echo_env.trainers.advantages import trajectory_rewards
 from echo_env.trainers.job import Job, make_job
-from echo_env.trainers.local import LocalEngine, make_world
+from echo_env.trainers.local import LocalEngine, make_world, spoken_under
 from echo_env.trainers.openrlhf import contract, fates, launch
 from echo_env.trainers.openrlhf.settings import OpenRLHFSettings
 from echo_env.trainers.openrlhf.talks import LOGS, CappedEngine, Played, Siblings, Verbatim, Written, settle
@@ -138,7 +138,7 @@ def played_by_openrlhf(
 def world_of(job: Job) -> Any:
     """Where engine=local would play the job."""
     tokenizer, model = load_model(Path(job.model.path), "cpu", None)
-    return make_world(job, LocalEngine(), Space(model=model, tokenizer=tokenizer))  # type: ignore[arg-type]
+    return make_world(job, LocalEngine(), Space(model=model, tokenizer=tokenizer, spoken=spoken_under(job)))  # type: ignore[arg-type]
 
 
 # ---- the agent file in the real executors ---------------------------------------------------------------------------
@@ -402,7 +402,7 @@ def test_the_capped_engine_leaves_shared_parameters_alone() -> None:
 # ---- the command ----------------------------------------------------------------------------------------------------
 
 PRESETS = sorted(f.stem for f in (CONFIGS / "algo").glob("*.yaml"))
-REFUSED_PRESETS = {"dr_grpo": "constant", "peer": "PEER"}
+REFUSED_PRESETS = {"dr_grpo": "constant", "peer": "PEER", "dapo_turn": "turn credit|no turns"}
 
 
 def flags_for(job: Job) -> dict[str, Any]:
@@ -418,12 +418,12 @@ def flags_for(job: Job) -> dict[str, Any]:
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("mode", ["multiturn", "pseudo"])
 def test_every_preset_is_taken_or_refused_in_words(preset: str, mode: str, tmp_path: Path) -> None:
-    job = a_job(tmp_path, tmp_path / "run", [f"algo={preset}", f"mode={mode}", "algo.group=2"])
+    settings = [f"algo={preset}", f"mode={mode}", "algo.group=2"]
     if preset in REFUSED_PRESETS:
         with pytest.raises(ConfigError, match=REFUSED_PRESETS[preset]):
-            flags_for(job)
+            flags_for(a_job(tmp_path, tmp_path / "run", settings))
     else:
-        flags = flags_for(job)
+        flags = flags_for(a_job(tmp_path, tmp_path / "run", settings))
         assert flags["rollout.n_samples_per_prompt"] == 2
         assert flags["algo.advantage.estimator"] != "gae", "a critic is nothing that a job can ask for"
 
