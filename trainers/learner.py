@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ from echo_env.trainers.advantages import (
     turn_advantages,
 )
 from echo_env.trainers.job import Algorithm, Lora, Optimiser
-from echo_env.trainers.logits import Head
+from echo_env.trainers.logits import Head, autocast
 from echo_env.trainers.trajectory import Batch, Trajectory, collate, micro_batches, reward_table
 
 FIGURES = (*losses.LossTerms._fields, "mismatch_abs", "grad_norm")
@@ -149,12 +149,11 @@ class Learner:
         self.done, self.updates, self.temperature = 0, updates, temperature
         self.micro_tokens, self._seed = micro_tokens, seed
         self.device = next(model.parameters()).device
-        self._adapted = hasattr(model, "disable_adapter")
         self._head = Head(model)
         frozen = None if reference is None else reference.eval().requires_grad_(False)
         self._reference = None if frozen is None else Head(frozen, full=self._head.full)
         self._with_kl = algo.needs_reference or watch_kl
-        if self._with_kl and reference is None and not self._adapted:
+        if self._with_kl and reference is None and not hasattr(model, "disable_adapter"):
             raise ConfigError("a KL needs the frozen reference", "pass it, or switch the KL off")
         self._trained = [p for p in model.parameters() if p.requires_grad]
         self._optimiser = torch.optim.AdamW(
@@ -299,10 +298,8 @@ class Learner:
         return out_BT
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Return bf16 arithmetic on a GPU; on a CPU it would crawl."""
-        if self.device.type != "cuda":
-            return nullcontext()
-        return cast("AbstractContextManager[None]", torch.autocast("cuda", dtype=torch.bfloat16))
+        """Return the arithmetic of its device; see `logits.autocast`."""
+        return autocast(self.device)
 
     # ---- state ---------------------------------------------------------------------------------------------------
 
@@ -316,15 +313,26 @@ class Learner:
         self.done = int(state["done"])
 
     def save_hf(self, folder: Path) -> None:
-        """Save model, tokenizer and chat template as an ordinary folder; under peft merged, and the adapter beside."""
-        model = self.model
-        with offline():  # without its progress bars
-            if self._adapted:
-                model.save_pretrained(str(folder / "adapter"))
-                model = copy.deepcopy(model).merge_and_unload()
-            model.save_pretrained(str(folder))
-            self.tokenizer.save_pretrained(str(folder))
-        self.spoken.save(folder)
+        """Save the policy; see `save_model`."""
+        save_model(self.model, self.tokenizer, self.spoken, folder)
+
+
+def save_model(model: Any, tokenizer: Any, spoken: SpokenUnder, folder: Path) -> None:
+    """Save model, tokenizer and chat template as an ordinary folder; under peft merged, and the adapter beside.
+
+    Args:
+        model: Bare, or under peft.
+        tokenizer: Its tokenizer.
+        spoken: What it speaks under.
+        folder: There already.
+    """
+    with offline():  # without its progress bars
+        if hasattr(model, "disable_adapter"):
+            model.save_pretrained(str(folder / "adapter"))
+            model = copy.deepcopy(model).merge_and_unload()
+        model.save_pretrained(str(folder))
+        tokenizer.save_pretrained(str(folder))
+    spoken.save(folder)
 
 
 def _on(batch: Batch, device: torch.device) -> Batch:

@@ -187,15 +187,21 @@ def model_folder(path: str) -> Path:
     raise unknown_name("model", path, ["smollm2-135m"])
 
 
-def spoken_under(job: Job) -> SpokenUnder:
-    """Return the system prompt and the longest reply that a job trains under.
+def system_of(system: str | None, path: str | None) -> str | None:
+    """Return the system prompt of a model: the job's own, else the one that it was trained under before.
 
-    The job's own prompt, else the one that the model was trained under before.
+    Args:
+        system: The job's; None where it has none.
+        path: Of the model; None where it is made from the start.
     """
-    system = job.model.system
-    if system is None:
-        system = SpokenUnder.of(model_folder(job.model.path)).system
-    return SpokenUnder(system=system, max_new_tokens=job.mode.reply_tokens)
+    if system is None and path is not None:
+        return SpokenUnder.of(model_folder(path)).system
+    return system
+
+
+def spoken_under(job: Job) -> SpokenUnder:
+    """Return the system prompt and the longest reply that a job trains under."""
+    return SpokenUnder(system=system_of(job.model.system, job.model.path), max_new_tokens=job.mode.reply_tokens)
 
 
 def make_learner(job: Job, engine: LocalEngine, start: Path | None = None) -> Learner:

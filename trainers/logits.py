@@ -8,7 +8,8 @@ Axes: B rows, T tokens, D width, P chosen positions, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -87,6 +88,13 @@ class Head:
             parts = [score(hidden, targets) for hidden, targets in pairs]
         logprobs, entropies = zip(*parts, strict=True)
         return torch.cat(logprobs), torch.cat(entropies)
+
+
+def autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Return bf16 arithmetic on a GPU; on a CPU it would crawl."""
+    if device.type != "cuda":
+        return nullcontext()
+    return cast("AbstractContextManager[None]", torch.autocast("cuda", dtype=torch.bfloat16))
 
 
 def _of_logits(logits_PV: Tensor, targets_P: Tensor, temperature: float, explore: bool) -> tuple[Tensor, Tensor]:

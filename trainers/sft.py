@@ -18,12 +18,10 @@ on the gradient's norm, which it does not state, are AdamW's usual ones. Weights
 
 from __future__ import annotations
 
-import copy
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
@@ -41,9 +39,9 @@ from echo_env.trainers import checkpoints
 from echo_env.trainers.chat import ChatFormat
 from echo_env.trainers.commandline import main
 from echo_env.trainers.job import Optimiser, checked
-from echo_env.trainers.learner import Diverged, rate_at, with_adapter
-from echo_env.trainers.local import model_folder
-from echo_env.trainers.logits import Head
+from echo_env.trainers.learner import Diverged, rate_at, save_model, with_adapter
+from echo_env.trainers.local import model_folder, system_of
+from echo_env.trainers.logits import Head, autocast
 from echo_env.trainers.losses import Totals, aggregate, totals
 from echo_env.trainers.runs import Run, open_logger, open_run
 from echo_env.trainers.scratch import make
@@ -141,19 +139,9 @@ def _model(job: SftJob, train: Sequence[Chat], saved: Path | None) -> tuple[PreT
     return tokenizer, model
 
 
-def system_of(job: SftJob) -> str | None:
-    """Return the one system prompt of all conversations: the job's, else the one that the model was trained under.
-
-    None: each conversation keeps its own.
-    """
-    if job.model.system is None and job.model.path is not None:
-        return SpokenUnder.of(model_folder(job.model.path)).system
-    return job.model.system
-
-
 def _formats(job: SftJob, tokenizer: PreTrainedTokenizerBase, stops: frozenset[int]) -> Callable[[str], ChatFormat]:
     """Return the chat format for a conversation's own system prompt."""
-    for_all = system_of(job)
+    for_all = system_of(job.model.system, job.model.path)
 
     @cache
     def format_of(own: str) -> ChatFormat:
@@ -187,14 +175,9 @@ def batch_of(examples: Sequence[Example], device: torch.device | str = "cpu") ->
 
 def loss_of(head: Head, batch: Batch, total: Totals) -> Tensor:
     """Return the share of a micro-batch in the mean loss of its update, in nats a token."""
-    with _autocast(batch.ids_BT.device):
+    with autocast(batch.ids_BT.device):
         scores = head.scores(batch.ids_BT, batch.policy_BT)
     return aggregate(-scores.logprobs_BT, batch.policy_BT, total)
-
-
-def _autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Return bf16 arithmetic on a GPU; on a CPU it would crawl."""
-    return torch.autocast("cuda", dtype=torch.bfloat16) if device.type == "cuda" else nullcontext()
 
 
 @torch.no_grad()
@@ -298,13 +281,8 @@ class Trainer:
 
     def save(self, folder: Path) -> None:
         """Write the model as an ordinary folder (an adapter merged, and beside), and what a resumed run needs."""
-        model = self.model
-        if self.job.model.lora is not None:
-            model.save_pretrained(str(folder / "adapter"))
-            model = copy.deepcopy(model).merge_and_unload()
-        model.save_pretrained(str(folder))
-        self.ready.tokenizer.save_pretrained(str(folder))
-        SpokenUnder(system=system_of(self.job)).save(folder)
+        spoken = SpokenUnder(system=system_of(self.job.model.system, self.job.model.path))
+        save_model(self.model, self.ready.tokenizer, spoken, folder)
         state = {
             "optimisers": [o.state_dict() for o in self._optimisers],
             "done": self.done,
