@@ -35,7 +35,7 @@ $(TRAINING)/talks.done: | $(VENV)/ready
 	touch $@
 
 $(TRAINING)/words.done: $(TRAINING)/talks.done
-	$(SFT) out=$(TRAINING)/words model=scratch-2m sft=words
+	$(SFT) out=$(TRAINING)/words model=scratch-3m sft=words
 	touch $@
 
 $(TRAINING)/pieces.done: $(TRAINING)/words.done

@@ -49,9 +49,9 @@ MIX = "skilled=0.125,parrot=0.2,stuffer=0.19,adviser=0.19,lecturer=0.12,template
 """Conversations of each reference policy; at most one reply in five is the skilled one's."""
 COUNT, DATA_SEED = 8000, 21
 SFT: dict[str, tuple[str, ...]] = {
-    "a": ("model=scratch-2m", "sft=words", "count=6000"),
-    "b": ("sft=pieces", "seed=1"),
-    "c": ("sft=talks", "count=4000", "seed=2"),
+    "a": ("model=scratch-3m", "sft=words", "count=4000"),
+    "b": ("sft=pieces", "count=4000", "seed=1"),
+    "c": ("sft=talks", "count=4800", "seed=2"),
 }
 """The cold start, from single exchanges to whole conversations; each goes on with the model before it."""
 DAPO = (

@@ -100,6 +100,22 @@ def test_users_words_are_trained_on_only_where_it_was_asked_for(make_job):
     assert everything.measured == ready.measured
 
 
+def test_frozen_weights_stay_and_the_others_move(make_job):
+    job = make_job(frozen=r"layers\.0\.self_attn", optimiser="muon", epochs=1)
+    ready = prepare(job)
+    before = {name: p.detach().clone() for name, p in ready.model.named_parameters()}
+    trainer = Trainer(job, ready)
+    list(trainer.updates())
+    for name, p in ready.model.named_parameters():
+        assert torch.equal(p, before[name]) == ("layers.0.self_attn" in name), name
+
+
+def test_freezing_everything_is_told(make_job):
+    job = make_job(frozen=".")
+    with pytest.raises(ConfigError, match="no weight to be trained"):
+        Trainer(job, prepare(job))
+
+
 def test_warm_up_and_cosine(make_job):
     # 3 conversations, 4 epochs, batches of 1: 12 updates, a quarter of them warm-up
     trainer = Trainer(job := make_job(epochs=4, batch=1, lr=1.0, warmup=0.25), prepare(job))
@@ -232,7 +248,7 @@ def test_every_preset_composes(tmp_path):
     configs = Path(sft.__file__).resolve().parent.parent / "configs"
     with initialize_config_dir(str(configs), version_base=None):
         for preset in sorted(f.stem for f in (configs / "sft").glob("*.yaml")):
-            for model in ("scratch-2m", "scratch-5m", "smollm2-135m"):
+            for model in ("scratch-3m", "scratch-5m", "smollm2-135m"):
                 found = compose("sft", [f"sft={preset}", f"model={model}", "data=[{path: a.jsonl}]"])
                 job = SftJob.model_validate(OmegaConf.to_container(found, resolve=True))
                 if preset == "paper":

@@ -52,9 +52,14 @@ class SftJob(InFolder):
     window: int = Field(0, ge=0)
     """Exchanges of an example: conversations are cut into pieces of so many. 0 leaves them whole. A model that is made
     from the start learns to take up the user's words from single exchanges many times sooner than from whole talks."""
+    renamed: float = Field(0.0, ge=0, le=1)
+    """Share of a conversation's rarer words that go under another name throughout it (`renaming.py`), so that they are
+    copied from the conversation and not known by heart."""
     curriculum: Order = "shuffle"
     stages: int = Field(4, ge=1)
     """Of the curriculum `staged`."""
+    frozen: str | None = None
+    """Regular expression of weights by name that stay as they are; None trains all."""
     epochs: int = Field(4, ge=1)
     batch: int = Field(128, ge=1)
     """Conversations of an update."""
