@@ -267,7 +267,7 @@ def test_a_mistake_is_told_without_a_traceback(tmp_path):
 
 @pytest.mark.slow
 def test_ctrl_c_saves(make_job, tmp_path):
-    overrides = [f"model.scratch.{k}={v}" for k, v in TINY.items()]
+    overrides = [f"model.scratch.{k}={v}" for k, v in {**TINY, "kv_heads": "null", "copying": "[]"}.items()]
     overrides += [f"out={tmp_path / 'run'}", f"data=[{{path: {tmp_path / 'talks.jsonl'}}}]", "epochs=100000"]
     make_job()
     script = [sys.executable, str(Path(sft.__file__)), *overrides]

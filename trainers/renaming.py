@@ -21,7 +21,7 @@ COMMON = 0.1
 TOLD = 0.9
 """A word is the users' own where it is they who say it first in this share of its conversations; the companions' own
 phrases keep their words."""
-MADE_UP = 0.4
+MADE_UP = 0.6
 """Share of the new names that are put together from the halves of two words: people that are not met yet use words
 that the tokenizer has not met, and takes for several."""
 SHORTEST = 3
