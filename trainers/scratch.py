@@ -25,6 +25,7 @@ OPENINGS = tuple(f"<|im_start|>{role}\n" for role in ("system", "user", "assista
 BYTES = 256
 GLUE = "\u2060"
 """A word joiner: the tokenizer writes a quoted word as quote, joiner, space, word. (See `make_tokenizer`.)"""
+QUOTES = "'\"(\u2018\u201c"
 CONSTANT, RARE = 0, 1
 """Dimensions of the embedding that `teach_copying` takes for itself."""
 SPREAD, LOUDNESS, QUIET, COPIED = 0.3, 0.2, 0.3, 1.5
@@ -32,7 +33,6 @@ SPREAD, LOUDNESS, QUIET, COPIED = 0.3, 0.2, 0.3, 1.5
 of all layers, and what a copying layer adds."""
 COMMON, SOME = 500, 40_000
 """Tokens that are not looked at, and messages in which they are counted."""
-QUOTES = "'\"(\u2018\u201c"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' }}"
@@ -143,11 +143,11 @@ def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> A
 def teach_copying(model: Any, rare: Sequence[bool], layers: Sequence[int], seed: int) -> None:
     """Set the weights so that some layers' attention looks at rarer words and makes them likelier to be said next.
 
-    Taking up a word from the conversation is what such a model learns last: from random weights it had not after three
-    million tokens. Here values and outputs start as the identity (as in He & Hofmann 2023, arXiv:2311.01906, who leave
-    them out), with tied embeddings a word's own direction; one dimension of the embedding tells rare words from
-    common ones, another is constant, and together they make every head look at the rare ones. When to copy, and which
-    word, is left to be learnt.
+    Taking up a word from the conversation is what such a model learns last; docs/results.md has figures. Here values
+    and outputs start as the identity (as in He & Hofmann 2023, arXiv:2311.01906, who leave them out), with tied
+    embeddings a word's own direction; one dimension of the embedding tells rare words from common ones, another is
+    constant, and together they make every head look at the rare ones. When to copy, and which word, is left to be
+    learnt.
 
     Args:
         model: A Llama of `make_model`, as many heads of keys and values as of queries.
