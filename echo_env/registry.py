@@ -75,6 +75,7 @@ _TARGETS: dict[str, dict[str, str]] = {
         "stuffer": "echo_env.agents.embedded.policies:Stuffer",
         "parrot": "echo_env.agents.embedded.policies:Parrot",
         "skilled": "echo_env.agents.embedded.skilled:Skilled",
+        "orderly": "echo_env.agents.embedded.orderly:Orderly",
         "reasoned": "echo_env.agents.embedded.reasoned:Reasoned",
         "smollm2-135m": "echo_env.agents.smollm2:smollm2_135m",
         "human": "echo_env.agents.human:Human",

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import mean
 
 import pytest
@@ -14,6 +15,7 @@ from echo_env.agents.controls import Swapped, user_messages
 from echo_env.agents.embedded import listening
 from echo_env.agents.embedded.anchors import rubric
 from echo_env.agents.embedded.language import split_sentences
+from echo_env.agents.embedded.orderly import ROWS, InOrder, Orderly
 from echo_env.agents.embedded.policies import Adviser, Lecturer, Parrot, Silent, Stuffer, Template
 from echo_env.agents.embedded.skilled import Skilled, phrases
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed
@@ -23,7 +25,7 @@ from echo_env.types import End, Message
 
 THIRTY = list(benchmark().values())
 FLOOR = ("silent", "template", "lecturer", "stuffer", "parrot")
-ALL = (*FLOOR, "adviser", "skilled")
+ALL = (*FLOOR, "adviser", "orderly", "skilled")
 WORLD = WorldConfig(backend="embedded", scorer="strict", recipe="epm")
 
 
@@ -219,7 +221,7 @@ def test_another_seed_takes_another_order(name: str) -> None:
 
 
 def test_names_are_those_of_the_registry() -> None:
-    for name, kind in zip(ALL, (Silent, Template, Lecturer, Stuffer, Parrot, Adviser, Skilled), strict=True):
+    for name, kind in zip(ALL, (Silent, Template, Lecturer, Stuffer, Parrot, Adviser, Orderly, Skilled), strict=True):
         assert type(build_policy(name)) is kind
         assert build_policy(name).id == name
 
@@ -273,6 +275,38 @@ def test_skilled_repeats_no_sentence_within_a_talk(plays: dict[str, list[Play]])
     for p in plays["skilled"]:
         said = Counter(p.said)
         assert max(said.values()) == 1, p.scenario
+
+
+def test_orderly_listens_as_well(plays: dict[str, list[Play]]) -> None:
+    assert success_rate(plays["orderly"]) >= 0.70, Counter(p.end for p in plays["orderly"])
+
+
+def test_orderly_repeats_no_sentence_within_a_talk(plays: dict[str, list[Play]]) -> None:
+    for p in plays["orderly"]:
+        assert max(Counter(p.said).values()) == 1, p.scenario
+
+
+def test_orderlys_phrases_come_in_order_for_every_move_alike() -> None:
+    talk = [Message(role="companion" if k % 2 else "user", text=f"line {k}") for k in range(99)]
+    banks = {move: bank for move, bank in phrases().items() if len(bank) >= ROWS}
+    rows = []
+    for turn in range(50):
+        listener = InOrder(Observation(tuple(talk[: 2 * turn + 1])), (), "", 0)
+        (row,) = {bank.index(listener.phrase(move, 0)) for move, bank in banks.items()}
+        rows.append(row)
+    assert [(b - a) % ROWS for a, b in pairwise(rows)] == [1] * 49
+
+
+def test_orderly_goes_back_to_what_it_took_up_two_replies_ago() -> None:
+    talk = [Message(role="user", text="I lost the silver watch of my grandfather.")]
+    replies = []
+    for told in ("The piano is locked.", "Nobody waters the orchard.", ""):
+        replies.append(asyncio.run(Orderly().respond(Observation(tuple(talk)))))
+        talk += [Message(role="companion", text=replies[-1]), Message(role="user", text=told)]
+    assert "the silver watch" in replies[0]
+    assert "the silver watch" not in replies[1]
+    assert "the silver watch" in replies[2]
+    assert "the orchard" in replies[2]
 
 
 def test_skilled_names_feelings_the_person_may_have(plays: dict[str, list[Play]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -54,6 +55,12 @@ def test_common_words_and_the_companions_own_stay():
     for kept in ("gone", "hers", "tell", "whenever", "nothing"):
         assert words[kept] == len(CHATS)
     assert COMMON * len(CHATS) >= 1  # so that a word of one conversation is rare here
+
+
+def test_words_that_no_companion_takes_up_keep_their_name():
+    wish = [talk(f"I wish for a {noun}.", "Go on.") for noun in NOUNS]
+    wishes = [replace(chat, messages=messages) for chat, messages in zip(CHATS, wish, strict=True)]
+    assert renamed(wishes, 1.0, 0) == wishes
 
 
 def test_some_names_are_known_words_and_some_are_made_up():

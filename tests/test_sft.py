@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -114,6 +115,15 @@ def test_freezing_everything_is_told(make_job):
     job = make_job(frozen=".")
     with pytest.raises(ConfigError, match="no weight to be trained"):
         Trainer(job, prepare(job))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [({"window": 2, "overlap": 2}, "cannot share"), ({"overlap": 1}, "cannot share"), ({"frozen": "("}, "expression")],
+)
+def test_settings_that_cannot_be_are_told(make_job, settings, told):
+    with pytest.raises(ValidationError, match=told):
+        make_job(**settings)
 
 
 def test_warm_up_and_cosine(make_job):
@@ -255,7 +265,7 @@ def test_every_preset_composes(tmp_path):
                     assert (job.epochs, job.batch, job.lr, job.warmup) == (4, 128, 1e-5, 0.1)
                     assert job.curriculum == "staged"
                 if preset in ("words", "pieces", "talks"):
-                    assert job.window == {"words": 1, "pieces": 4, "talks": 0}[preset]  # not the value of sft.yaml
+                    assert job.window == {"words": 1, "pieces": 6, "talks": 0}[preset]  # not the value of sft.yaml
 
 
 def test_a_mistake_is_told_without_a_traceback(tmp_path):

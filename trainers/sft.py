@@ -101,7 +101,7 @@ def prepare(job: SftJob, saved: Path | None = None) -> Prepared:
     chats = mix(job.data, job.count, job.seed)
     whole, measured = held_out(chats, job.held_out)
     tokenizer, model = _model(job, whole, saved)
-    train = windows(renamed(whole, job.renamed, job.seed), job.window)
+    train = windows(renamed(whole, job.renamed, job.seed), job.window, job.overlap)
     longest = min(job.longest, getattr(model.config, "max_position_embeddings", job.longest))
     format_of = _formats(job, tokenizer, stop_tokens(model, tokenizer))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from echo_env.agents.embedded.encoders import encoder_for, encoder_of
 from echo_env.agents.embedded.language import called, joined, read, read_sentence
@@ -76,16 +76,22 @@ class Listener:
             spare: Take the sentence's second noun phrase, where it has one.
             k: How many times this turn has used the move before, or more.
         """
+        it, feeling = self.noun(heard, spare), called(feeling, self.observation.language, heard.text)
+        text = self.phrase(move, k).format(it=it, feeling=feeling, Feeling=feeling.capitalize(), earlier=self.earlier)
+        return text[:1].upper() + text[1:]
+
+    def noun(self, heard: Heard, spare: bool = False) -> str:
+        """Return the noun phrase by which a sentence is taken up; `spare`: its second, where it has one."""
         language = self.observation.language
         said = "what you said" if language == "en" else "你说的这些"
         found = heard.phrases or tuple(noun_phrases(self.observation.user, language)) or (said,)
-        it, feeling = _pointing(found, spare, language), called(feeling, language, heard.text)
-        bank = list(phrases(language)[move])
+        return _pointing(found, spare, language)
+
+    def phrase(self, move: Move, k: int) -> str:
+        """Return the phrase of a move that is due, with its slots; `k` as for `say`."""
+        bank = list(phrases(self.observation.language)[move])
         random.Random(f"{self.seed}:{move}:{self.observation.messages[0].text}").shuffle(bank)
-        text = bank[(self.turn + k * (len(bank) // 2)) % len(bank)].format(
-            it=it, feeling=feeling, Feeling=feeling.capitalize(), earlier=self.earlier
-        )
-        return text[:1].upper() + text[1:]
+        return bank[(self.turn + k * (len(bank) // 2)) % len(bank)]
 
 
 def _pointing(found: tuple[str, ...], spare: bool, language: str) -> str:
@@ -129,14 +135,28 @@ def _thread(observation: Observation) -> str:
     return thread
 
 
-def feeling_move(listener: Listener, heard: Heard, sure: float = SURE, k: int = 0) -> str:
+class Answer(NamedTuple):
+    """A sentence to be said: the arguments of `Listener.say`."""
+
+    move: Move
+    heard: Heard
+    feeling: str = ""
+    spare: bool = False
+    k: int = 0
+
+
+def feeling_move(listener: Listener, heard: Heard, sure: float = SURE) -> str:
     """Answer the feeling in a sentence: name it where it was voiced, sense it where it is plain, else let it be."""
+    return listener.say(*_feeling(heard, sure))
+
+
+def _feeling(heard: Heard, sure: float = SURE, k: int = 0) -> Answer:
     if heard.named:
         bright = CLUSTER_OF[heard.named[0]] == "bright"
-        return listener.say("bright" if bright else "name", heard, heard.named[0], k=k)
+        return Answer("bright" if bright else "name", heard, heard.named[0], k=k)
     if heard.confidence >= sure:
-        return listener.say("unspoken", heard, heard.sensed, k=k)
-    return listener.say("validate", heard, k=k)
+        return Answer("unspoken", heard, heard.sensed, k=k)
+    return Answer("validate", heard, k=k)
 
 
 class Skilled:
@@ -154,24 +174,32 @@ class Skilled:
     async def respond(self, observation: Observation) -> str:
         """Return up to five sentences: for what is felt, wanted, believed, can be done, and what belongs with it."""
         listener = Listener.of(observation, self.seed)
-        if not listener.heard:
-            return listener.say("lean", Heard("", (), "fact", {}, (), "", 0.0, 0.0))
-        return joined(_answers(listener)[:MOST], observation.language)
+        told = answers(listener)
+        if listener.earlier and listener.heard:
+            told.append(thread(listener, spare=True))
+        if not told:
+            told = [Answer("ask" if listener.turn % 2 else "reflect", listener.heard[0])]
+        return joined([listener.say(*answer) for answer in told[:MOST]], observation.language)
 
 
-def _answers(listener: Listener) -> list[str]:
-    """Answer what was told by what it is: feelings first, then wishes, beliefs and strengths, then a thread."""
+def answers(listener: Listener) -> list[Answer]:
+    """Answer what was told by what it is: feelings first, then wishes, beliefs and strengths; to silence, lean in."""
     heard = listener.heard
-    parts = [feeling_move(listener, h, k=k) for k, h in enumerate(h for h in heard if h.named)]
+    if not heard:
+        return [Answer("lean", Heard("", (), "fact", {}, (), "", 0.0, 0.0))]
+    parts = [_feeling(h, k=k) for k, h in enumerate(h for h in heard if h.named)]
     stirred = max((h for h in heard if not h.named), key=lambda h: h.stirred, default=None)
     if stirred is not None and stirred.stirred >= STIRRED and stirred.kind not in ("wish", "strength"):
-        parts.append(feeling_move(listener, stirred, k=len(parts)))
+        parts.append(_feeling(stirred, k=len(parts)))
     for kind, move, least in _CALLED_FOR:
         about = [h for h in heard if h.certainty[kind] > least]
-        parts += [listener.say(move, h, spare=True, k=k) for k, h in enumerate(about)]
-    if listener.earlier:
-        parts.append(listener.say("link", max(heard, key=lambda h: h.certainty["fact"]), spare=True))
-    return parts or [listener.say("ask" if listener.turn % 2 else "reflect", heard[0])]
+        parts += [Answer(move, h, spare=True, k=k) for k, h in enumerate(about)]
+    return parts
+
+
+def thread(listener: Listener, spare: bool = False) -> Answer:
+    """Tie the newest message to `listener.earlier`."""
+    return Answer("link", max(listener.heard, key=lambda h: h.certainty["fact"]), spare=spare)
 
 
 _CALLED_FOR: tuple[tuple[str, Move, float], ...] = (

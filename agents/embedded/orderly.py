@@ -1,0 +1,68 @@
+"""A reference companion that listens as `skilled` does and speaks as regularly as possible: to be learnt from.
+
+`skilled` shuffles its phrases anew for each person, and ties its threads by likeness: a model that reads its
+conversations cannot know which of forty phrases comes next, and hears next to nothing of why one move is taken and not
+another. Here the phrases come in the order of the bank, from a place that differs from person to person, so what was
+said last tells what comes next; and a thread goes to what the companion itself took up two replies ago.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from echo_env.agents.embedded.language import joined
+from echo_env.agents.embedded.skilled import Answer, Listener, Move, answers, phrases, thread
+from echo_env.roles import Observation
+
+MOST = 2
+"""Sentences of a reply at most, the thread not counted."""
+BACK = 2
+"""Replies back that a thread reaches."""
+ROWS = 40
+"""Phrases of each move at most, so that one place in the order serves for all moves."""
+
+
+class InOrder(Listener):
+    """A listener whose phrases come in order."""
+
+    def phrase(self, move: Move, k: int) -> str:
+        """Return the phrase that is due: the same row of every move's bank, one further each turn."""
+        bank = phrases(self.observation.language)[move][:ROWS]
+        first = random.Random(f"{self.seed}:{self.observation.messages[0].text}").randrange(ROWS)
+        return bank[(first + self.turn + k * (len(bank) // 2)) % len(bank)]
+
+
+class Orderly:
+    """Answers up to two things by what they are, and goes back to what it took up two replies ago.
+
+    Args:
+        seed: Seed of the place where its phrases begin.
+    """
+
+    id = "orderly"
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+
+    async def respond(self, observation: Observation) -> str:
+        """Return up to three sentences."""
+        listener = replace(InOrder.of(observation, self.seed), earlier=self._taken_up(observation))
+        told = _answers(listener)
+        if listener.earlier and listener.heard:
+            told.append(thread(listener))
+        return joined([listener.say(*answer) for answer in told], observation.language)
+
+    def _taken_up(self, observation: Observation) -> str:
+        """Return the noun phrase that the reply of `BACK` turns ago began with; empty where it is spoken of now."""
+        then = replace(observation, messages=observation.messages[: -2 * BACK])
+        if not then.messages:
+            return ""
+        listener = InOrder.of(then, self.seed)
+        noun = listener.noun(_answers(listener)[0].heard)
+        return "" if noun.strip("\u201c\u201d").lower() in observation.user.lower() else noun
+
+
+def _answers(listener: Listener) -> list[Answer]:
+    told = [answer._replace(spare=False) for answer in answers(listener)[:MOST]]
+    return told or [Answer("ask" if listener.turn % 2 else "reflect", listener.heard[0])]
