@@ -19,12 +19,12 @@ $(VENV)/ready: pyproject.toml constraints.txt
 # The first run: a small model learns to speak, meets the 30 people of the benchmark, is trained by DAPO on others, and
 # meets the 30 again; the report holds both beside three reference policies. A step that was cut off begins anew.
 TRAINING := $(OUT)/training
-SPEAK    := OMP_NUM_THREADS=2 $(BIN)/echo-env run --out $(OUT) --overwrite --option temperature=0.7 --option top_p=1 \
-            --option max_new_tokens=48
+SPEAK    := OMP_NUM_THREADS=2 $(BIN)/echo-env run --out $(OUT) --overwrite --option temperature=0.6 --option top_p=1 \
+            --option max_new_tokens=64
 SFT      := OMP_NUM_THREADS=2 $(BIN)/python trainers/sft.py overwrite=true data='[{path: $(TRAINING)/talks.jsonl}]'
 DAPO     := OMP_NUM_THREADS=2 $(BIN)/python trainers/dapo.py overwrite=true minutes=5 updates=400 groups=4 algo=dapo_turn \
-            mode.temperature=0.7 optim.lr=1.0e-4 optim.warmup=3 monitor.samples_every=5
-MIX      := skilled=0.125,parrot=0.2,stuffer=0.19,adviser=0.19,lecturer=0.12,template=0.1,silent=0.075
+            mode.temperature=0.6 mode.reply_tokens=64 optim.lr=1.0e-4 optim.warmup=3 monitor.samples_every=5
+MIX      := skilled=0.008,orderly=0.114,parrot=0.2,stuffer=0.18,adviser=0.2,lecturer=0.12,template=0.1,silent=0.078
 
 run: $(TRAINING)/cold-start.played $(TRAINING)/trained.played
 	$(BIN)/echo-env run --policy template --policy lecturer --policy skilled --out $(OUT) --resume

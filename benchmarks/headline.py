@@ -35,7 +35,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # the modules beside it, whatever PYTHONSAFEPATH says
 
-from headline_figures import LARGEST_SKILLED, Budget, budget, logged, shares  # noqa: E402
+from headline_figures import LARGEST_SKILLED, Budget, budget, listening, logged, shares  # noqa: E402
 from headline_report import report  # noqa: E402
 
 from echo_env.errors import ConfigError, EchoError  # noqa: E402
@@ -45,21 +45,21 @@ STAGES = ("data", "sft", "dapo", "best", "eval", "report")
 
 # ---- settings --------------------------------------------------------------------------------------------------------
 
-MIX = "skilled=0.125,parrot=0.2,stuffer=0.19,adviser=0.19,lecturer=0.12,template=0.1,silent=0.075"
-"""Conversations of each reference policy; at most one reply in five is the skilled one's."""
-COUNT, DATA_SEED = 8000, 21
+MIX = "skilled=0.008,orderly=0.114,parrot=0.2,stuffer=0.18,adviser=0.2,lecturer=0.12,template=0.1,silent=0.078"
+"""Conversations of each reference policy; at most one reply in five is of those that listen (`LISTENERS`)."""
+COUNT, DATA_SEED = 12000, 21
 SFT: dict[str, tuple[str, ...]] = {
-    "a": ("model=scratch-3m", "sft=words", "count=4000"),
+    "a": ("model=scratch-3m", "sft=words", "count=3000"),
     "b": ("sft=pieces", "count=4000", "seed=1"),
     "c": ("sft=talks", "count=4800", "seed=2"),
 }
 """The cold start, from single exchanges to whole conversations; each goes on with the model before it."""
 DAPO = (
-    "mode=multiturn", "mode.temperature=0.7", "algo=dapo_turn", "updates=100000", "optim.lr=1.0e-4", "optim.warmup=3",
+    "mode=multiturn", "mode.temperature=0.6", "algo=dapo_turn", "updates=100000", "optim.lr=1.0e-4", "optim.warmup=3",
     "monitor.held_out=second",
     "monitor.held_out_every=20", "checkpoints.every=10", "checkpoints.keep=4",
 )  # fmt: skip
-REPLY_TOKENS = 48
+REPLY_TOKENS = 64
 """Longest reply, for all policies, in training and in measuring."""
 BEST_SFT = ("sft=talks", "eval_every=25")
 BEST_KEPT = 1
@@ -68,7 +68,7 @@ LEAST_N, MOST_EPOCHS, GUESSED_EPOCHS = 4, 8, 4
 """Smallest N; more epochs than that learn 400 conversations by heart; epochs where the speed of SFT is not known."""
 TRAIN_SEED, EVAL_SEED = 500, 1000
 """Seeds of best-of-N's conversations and of the benchmark's."""
-SAMPLING = {"temperature": 0.7, "top_p": 1, "max_new_tokens": REPLY_TOKENS, "reuse_tokens": 262_144}
+SAMPLING = {"temperature": 0.6, "top_p": 1, "max_new_tokens": REPLY_TOKENS, "reuse_tokens": 262_144}
 """All policies speak as they were trained: drawn from their own distribution."""
 
 
@@ -130,11 +130,12 @@ def data(plan: Plan) -> Iterator[Step]:
     argv = ("echo-env", "synthesize", "--models", "embedded", "--mix", MIX, "--count", str(COUNT))
     yield Step("cold.jsonl", (*argv, "--seed", str(DATA_SEED), "--yes", "--out", str(out)), out, ("--resume",))
     if out.is_file():
-        share = shares(out).get("skilled", 0.0)
-        _say(f"{share:.1%} of the replies are skilled's")
+        share = listening(shares(out))
+        _say(f"{share:.1%} of the replies are of companions that listen")
         if share > LARGEST_SKILLED:
             raise ConfigError(
-                f"{share:.1%} of the replies are skilled's, more than one in five", "lower its part of MIX"
+                f"{share:.1%} of the replies are of companions that listen, more than one in five",
+                "lower their part of MIX",
             )
 
 

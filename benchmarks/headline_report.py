@@ -20,6 +20,7 @@ from headline_figures import (
     bars,
     curve,
     episodes_in,
+    listening,
     logged,
     measured,
     paired,
@@ -69,7 +70,7 @@ def report(out: Path, models: Mapping[str, Path], seeds: Sequence[int]) -> dict[
     talks = out / "cold.jsonl"
     mix = shares(talks) if talks.is_file() else {}
     found = Results(
-        skilled=mix.get("skilled", 0.0) if mix else None,
+        skilled=listening(mix) if mix else None,
         minutes={run: lines[-1]["elapsed_s"] / 60 for run, lines in updates.items() if lines},
         cold=policies.get("cold"), seeds={run: policies[run] for run in there}, pooled=pooled,
         best=policies.get("best"),

@@ -28,7 +28,7 @@ GLUE = "\u2060"
 QUOTES = "'\"(\u2018\u201c"
 CONSTANT, RARE = 0, 1
 """Dimensions of the embedding that `teach_copying` takes for itself."""
-SPREAD, LOUDNESS, QUIET, COPIED = 0.3, 0.2, 0.3, 1.5
+SPREAD, LOUDNESS, QUIET, COPIED = 0.3, 0.2, 0.3, 0.5
 """Of `teach_copying`: standard deviation of the embeddings, weight of the last norm, share that is left of the outputs
 of all layers, and what a copying layer adds."""
 COMMON, SOME = 500, 40_000
@@ -57,6 +57,8 @@ class Shape(Record):
     """Longest conversation, in tokens."""
     copying: tuple[int, ...] = ()
     """Layers, from 0, whose attention copies rarer words from the start (`teach_copying`)."""
+    superwords: int = Field(0, ge=0)
+    """Runs of words at most that are one token each, beside those of `vocab` (`superwords.py`)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -67,7 +69,9 @@ class Shape(Record):
         return self
 
 
-def make_tokenizer(texts: Iterable[str], vocab: int, positions: int) -> PreTrainedTokenizerFast:
+def make_tokenizer(
+    texts: Iterable[str], vocab: int, positions: int, runs: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     """Train a tokenizer.
 
     A word is one token with the space before it, so the same word after an opening quote would be another token, and
@@ -78,8 +82,9 @@ def make_tokenizer(texts: Iterable[str], vocab: int, positions: int) -> PreTrain
         texts: What it will mostly read.
         vocab: Tokens at most.
         positions: Longest conversation, in tokens.
+        runs: Runs of words that are one token each; where two begin at one place, the longer.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.BPE())
@@ -103,6 +108,7 @@ def make_tokenizer(texts: Iterable[str], vocab: int, positions: int) -> PreTrain
         model_max_length=positions,
         clean_up_tokenization_spaces=False,
     )
+    tokenizer.add_tokens([AddedToken(run, normalized=False) for run in runs])
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
@@ -181,16 +187,18 @@ def teach_copying(model: Any, rare: Sequence[bool], layers: Sequence[int], seed:
 
 
 def rarer(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> list[bool]:
-    """Tell for each token whether it is not among the `COMMON` commonest of some texts."""
+    """Tell for each token whether it is neither among the `COMMON` commonest of some texts nor a run of words."""
     counts = Counter(token for text in texts for token in tokenizer(text).input_ids)
-    common = {token for token, _ in counts.most_common(COMMON)} | set(tokenizer.all_special_ids)
+    common = {token for token, _ in counts.most_common(COMMON)} | set(tokenizer.added_tokens_decoder)
     return [token not in common for token in range(len(tokenizer))]
 
 
-def make(shape: Shape, texts: Iterable[str], seed: int) -> tuple[PreTrainedTokenizerFast, Any]:
-    """Return tokenizer and model for some texts; `save_pretrained` on both makes the folder."""
+def make(
+    shape: Shape, texts: Iterable[str], seed: int, runs: Sequence[str] = ()
+) -> tuple[PreTrainedTokenizerFast, Any]:
+    """Return tokenizer and model for some texts; `save_pretrained` on both makes the folder. `runs`: one token each."""
     texts = list(texts)
-    tokenizer = make_tokenizer(texts, shape.vocab, shape.positions)
+    tokenizer = make_tokenizer(texts, shape.vocab, shape.positions, runs)
     model = make_model(shape, tokenizer, seed)
     if shape.copying:
         teach_copying(model, rarer(tokenizer, texts[:SOME]), shape.copying, seed)

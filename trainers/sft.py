@@ -62,6 +62,7 @@ from echo_env.trainers.sftdata import (
 )
 from echo_env.trainers.sftjob import SftJob
 from echo_env.trainers.stopping import wish_to_stop
+from echo_env.trainers.superwords import superwords
 from echo_env.trainers.trajectory import Batch, micro_batches
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ def _model(job: SftJob, train: Sequence[Chat], saved: Path | None) -> tuple[PreT
     """Return tokenizer and model; from a checkpoint where there is one, an adapter's base from where it always was."""
     spec = job.model
     if spec.scratch is not None and saved is None:
-        made, fresh = make(spec.scratch, texts(train), job.seed)
+        runs = superwords(train, spec.scratch.superwords)
+        made, fresh = make(spec.scratch, texts(train), job.seed, runs)
         return made, fresh.to(job.device)
     folder = model_folder(spec.path) if spec.path is not None else Path()
     model: Any

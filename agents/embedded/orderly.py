@@ -48,10 +48,10 @@ class Orderly:
     async def respond(self, observation: Observation) -> str:
         """Return up to three sentences."""
         listener = replace(InOrder.of(observation, self.seed), earlier=self._taken_up(observation))
-        told = _answers(listener)
+        said = told(listener)
         if listener.earlier and listener.heard:
-            told.append(thread(listener))
-        return joined([listener.say(*answer) for answer in told], observation.language)
+            said.append(thread(listener))
+        return joined([listener.say(*answer) for answer in said], observation.language)
 
     def _taken_up(self, observation: Observation) -> str:
         """Return the noun phrase that the reply of `BACK` turns ago began with; empty where it is spoken of now."""
@@ -59,10 +59,11 @@ class Orderly:
         if not then.messages:
             return ""
         listener = InOrder.of(then, self.seed)
-        noun = listener.noun(_answers(listener)[0].heard)
+        noun = listener.noun(told(listener)[0].heard)
         return "" if noun.strip("\u201c\u201d").lower() in observation.user.lower() else noun
 
 
-def _answers(listener: Listener) -> list[Answer]:
-    told = [answer._replace(spare=False) for answer in answers(listener)[:MOST]]
-    return told or [Answer("ask" if listener.turn % 2 else "reflect", listener.heard[0])]
+def told(listener: Listener) -> list[Answer]:
+    """Return what is answered, at most `MOST` things, without the thread."""
+    most = [answer._replace(spare=False) for answer in answers(listener)[:MOST]]
+    return most or [Answer("ask" if listener.turn % 2 else "reflect", listener.heard[0])]
