@@ -14,6 +14,7 @@ import argparse
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -41,16 +42,16 @@ def asked(run: Path) -> Iterator[Observation]:
             messages.append(Message(role="companion", text=turn.reply))
 
 
-def openings(tokenizer: object) -> tuple[list[str], torch.Tensor]:
+def openings(tokenizer: Any) -> tuple[list[str], torch.Tensor]:
     """Return the moves, and for each token how much of it opens each, [V, moves]."""
     first: dict[int, Counter[str]] = {}
     for move, bank in phrases().items():
         for phrase in bank:
             text = phrase.format(**FILLED)
-            token = tokenizer(text[:1].upper() + text[1:]).input_ids[0]  # type: ignore[operator]
+            token = tokenizer(text[:1].upper() + text[1:]).input_ids[0]
             first.setdefault(token, Counter())[move] += 1
     moves = list(phrases())
-    shares_VM = torch.zeros(len(tokenizer), len(moves))  # type: ignore[arg-type]
+    shares_VM = torch.zeros(len(tokenizer), len(moves))
     for token, counts in first.items():
         for move, number in counts.items():
             shares_VM[token, moves.index(move)] = number / counts.total()
@@ -66,7 +67,7 @@ def measure(folder: Path, observations: list[Observation], exchanges: int) -> di
     model = model.float().eval()
     layout = ChatFormat(tokenizer, stops=stop_tokens(model, tokenizer), system="")
     moves, shares_VM = openings(tokenizer)
-    begun = [told(InOrder.of(o))[0].move for o in observations]
+    begun = [told(InOrder.to_newest(o))[0].move for o in observations]
     masses = []
     for o in observations:
         ids = layout.prompt(o.messages[1 - 2 * exchanges :])

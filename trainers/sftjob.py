@@ -57,8 +57,8 @@ class SftJob(InFolder):
     """Exchanges that a piece shares with the one before it: read, not trained on, so that a reply which goes back to
     them is not learnt as one that goes back to nothing."""
     renamed: float = Field(0.0, ge=0, le=1)
-    """Share of a conversation's rarer words that go under another name throughout it (`renaming.py`), so that they are
-    copied from the conversation and not known by heart."""
+    """Share of the rarer words that companions take up which go under another name throughout a conversation
+    (`renaming.py`), so that they are copied from it and not known by heart."""
     curriculum: Order = "shuffle"
     stages: int = Field(4, ge=1)
     """Of the curriculum `staged`."""

@@ -1,8 +1,8 @@
 """Runs of words that companions say the same to many people, each to be one token of a tokenizer made from nothing.
 
-A reference companion fills slots in fixed phrases. Spelt out, two thirds of its tokens are settled by those before
+A reference companion fills slots in fixed phrases. Spelt out, most of its tokens are settled by those before
 them, and what there is to learn (which phrase, which of the user's words) drowns among them; as one token each
-(tokens across spaces: Liu et al. 2025, SuperBPE, arXiv:2503.13423) a phrase is one decision, and a reply a third as
+(tokens across spaces: Liu et al. 2025, SuperBPE, arXiv:2503.13423) a phrase is one decision, and a reply half as
 long to read, to learn and to draw.
 """
 

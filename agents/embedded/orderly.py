@@ -12,7 +12,7 @@ import random
 from dataclasses import replace
 
 from echo_env.agents.embedded.language import joined
-from echo_env.agents.embedded.skilled import Answer, Listener, Move, answers, phrases, thread
+from echo_env.agents.embedded.skilled import Answer, Listener, Move, answers, otherwise, phrases, thread
 from echo_env.roles import Observation
 
 MOST = 2
@@ -47,7 +47,7 @@ class Orderly:
 
     async def respond(self, observation: Observation) -> str:
         """Return up to three sentences."""
-        listener = replace(InOrder.of(observation, self.seed), earlier=self._taken_up(observation))
+        listener = replace(InOrder.to_newest(observation, self.seed), earlier=self._taken_up(observation))
         said = told(listener)
         if listener.earlier and listener.heard:
             said.append(thread(listener))
@@ -58,12 +58,11 @@ class Orderly:
         then = replace(observation, messages=observation.messages[: -2 * BACK])
         if not then.messages:
             return ""
-        listener = InOrder.of(then, self.seed)
+        listener = InOrder.to_newest(then, self.seed)
         noun = listener.noun(told(listener)[0].heard)
         return "" if noun.strip("\u201c\u201d").lower() in observation.user.lower() else noun
 
 
 def told(listener: Listener) -> list[Answer]:
     """Return what is answered, at most `MOST` things, without the thread."""
-    most = [answer._replace(spare=False) for answer in answers(listener)[:MOST]]
-    return most or [Answer("ask" if listener.turn % 2 else "reflect", listener.heard[0])]
+    return [answer._replace(spare=False) for answer in answers(listener)[:MOST]] or [otherwise(listener)]

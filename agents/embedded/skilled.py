@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 from echo_env.agents.embedded.encoders import encoder_for, encoder_of
 from echo_env.agents.embedded.language import called, joined, read, read_sentence
@@ -61,10 +61,15 @@ class Listener:
         return len(self.observation.messages) // 2
 
     @classmethod
-    def of(cls, observation: Observation, seed: int = 0) -> Listener:
+    def of(cls, observation: Observation, seed: int = 0) -> Self:
         """Listen to a conversation."""
+        return replace(cls.to_newest(observation, seed), earlier=_thread(observation))
+
+    @classmethod
+    def to_newest(cls, observation: Observation, seed: int = 0) -> Self:
+        """Listen without looking for a thread: `earlier` is empty."""
         told = [_recalled(h, observation) for h in heard(observation.user, observation.language)]
-        return cls(observation, tuple(told), _thread(observation), seed)
+        return cls(observation, tuple(told), "", seed)
 
     def say(self, move: Move, heard: Heard, feeling: str = "", spare: bool = False, k: int = 0) -> str:
         """Put a move into words.
@@ -177,9 +182,7 @@ class Skilled:
         told = answers(listener)
         if listener.earlier and listener.heard:
             told.append(thread(listener, spare=True))
-        if not told:
-            told = [Answer("ask" if listener.turn % 2 else "reflect", listener.heard[0])]
-        return joined([listener.say(*answer) for answer in told[:MOST]], observation.language)
+        return joined([listener.say(*answer) for answer in told[:MOST] or [otherwise(listener)]], observation.language)
 
 
 def answers(listener: Listener) -> list[Answer]:
@@ -200,6 +203,11 @@ def answers(listener: Listener) -> list[Answer]:
 def thread(listener: Listener, spare: bool = False) -> Answer:
     """Tie the newest message to `listener.earlier`."""
     return Answer("link", max(listener.heard, key=lambda h: h.certainty["fact"]), spare=spare)
+
+
+def otherwise(listener: Listener) -> Answer:
+    """Where nothing calls for an answer of its own, ask and reflect in turn."""
+    return Answer("ask" if listener.turn % 2 else "reflect", listener.heard[0])
 
 
 _CALLED_FOR: tuple[tuple[str, Move, float], ...] = (
