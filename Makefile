@@ -24,7 +24,7 @@ SPEAK    := OMP_NUM_THREADS=2 $(BIN)/echo-env run --out $(OUT) --overwrite --opt
 SFT      := OMP_NUM_THREADS=2 $(BIN)/python trainers/sft.py overwrite=true data='[{path: $(TRAINING)/talks.jsonl}]'
 DAPO     := OMP_NUM_THREADS=2 $(BIN)/python trainers/dapo.py overwrite=true minutes=5 updates=400 groups=4 algo=dapo_turn \
             mode.temperature=0.6 mode.reply_tokens=64 optim.lr=1.0e-4 optim.warmup=3 monitor.samples_every=5
-MIX      := skilled=0.008,orderly=0.114,parrot=0.2,stuffer=0.18,adviser=0.2,lecturer=0.12,template=0.1,silent=0.078
+MIX      := skilled=0.008,orderly=0.114,parrot=0.26,stuffer=0.18,adviser=0.2,lecturer=0.12,template=0.1,silent=0.018
 
 run: $(TRAINING)/cold-start.played $(TRAINING)/trained.played
 	$(BIN)/echo-env run --policy template --policy lecturer --policy skilled --out $(OUT) --resume
@@ -38,12 +38,8 @@ $(TRAINING)/words.done: $(TRAINING)/talks.done
 	$(SFT) out=$(TRAINING)/words model=scratch-3m sft=words
 	touch $@
 
-$(TRAINING)/pieces.done: $(TRAINING)/words.done
-	$(SFT) out=$(TRAINING)/pieces model=folder model.path=$(TRAINING)/words/checkpoints/latest sft=pieces count=460 seed=1
-	touch $@
-
-$(TRAINING)/cold.done: $(TRAINING)/pieces.done
-	$(SFT) out=$(TRAINING)/cold model=folder model.path=$(TRAINING)/pieces/checkpoints/latest sft=talks count=460 seed=2
+$(TRAINING)/cold.done: $(TRAINING)/words.done
+	$(SFT) out=$(TRAINING)/cold model=folder model.path=$(TRAINING)/words/checkpoints/latest sft=talks count=800 seed=1
 	touch $@
 
 $(TRAINING)/dapo.done: $(TRAINING)/cold.done

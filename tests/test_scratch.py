@@ -16,7 +16,7 @@ from echo_env.agents.policy import local_model  # noqa: E402
 from echo_env.errors import ConfigError  # noqa: E402
 from echo_env.roles import Observation  # noqa: E402
 from echo_env.trainers.chat import ChatFormat  # noqa: E402
-from echo_env.trainers.scratch import Shape, make, make_model, make_tokenizer, teach_copying  # noqa: E402
+from echo_env.trainers.scratch import Shape, make, make_model, make_tokenizer  # noqa: E402
 
 TOKENIZER = make_tokenizer([text for texts in TALKS for text in texts], 400, 512)
 
@@ -49,27 +49,6 @@ def test_a_quoted_word_is_the_token_that_it_is_elsewhere(quote):
     assert tokenizer(f"see {quote}kettle").input_ids[-1] == kettle
     for text in (f"see {quote}kettle", f"{quote}kettle", f"don{quote}t {quote} kettle"):
         assert tokenizer.decode(tokenizer(text).input_ids) == text
-
-
-def test_a_layer_that_copies_makes_what_was_said_likelier():
-    shape = Shape(vocab=400, hidden=96, layers=3, heads=3, feedforward=64, positions=256, copying=(1,))
-    first = len(TOKENIZER) - 100
-    said = torch.tensor([[5, first + 20, 6, 7, first + 70, 8, 9, 10]])
-    gains = {}
-    for copying in ((), (1,)):
-        model = make_model(shape, TOKENIZER, 0).eval()
-        teach_copying(model, [k >= first for k in range(len(TOKENIZER))], copying, 0)
-        logprobs = model(input_ids=said).logits[0, -1].log_softmax(-1)
-        gains[copying] = logprobs[[first + 20, first + 70]].min() - logprobs[first:].mean()
-    assert gains[(1,)] > gains[()] + 2
-
-
-@pytest.mark.parametrize(
-    ("wrong", "told"), [({"kv_heads": 1}, "for each of queries"), ({"copying": (3,)}, "from 0 to 2")]
-)
-def test_a_shape_that_cannot_copy_is_told(wrong, told):
-    with pytest.raises(ValueError, match=told):
-        Shape(**{"hidden": 96, "layers": 3, "heads": 3, "copying": (1,)} | wrong)
 
 
 def test_the_template_may_be_grown():

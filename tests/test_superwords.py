@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sftfiles import talk
 
-from echo_env.trainers.scratch import make_tokenizer, rarer
+from echo_env.trainers.scratch import make_tokenizer
 from echo_env.trainers.sftdata import Chat
 from echo_env.trainers.superwords import superwords
 
@@ -67,11 +67,6 @@ def test_a_run_is_one_token_and_its_slot_reads_as_what_was_told():
 def test_where_two_runs_begin_the_longer_is_taken():
     tokenizer = make_tokenizer(TEXTS, 400, 512, ["Tell me", "Tell me about"])
     assert tokenizer.decode(tokenizer("Tell me about it").input_ids[:1]) == "Tell me about"
-
-
-def test_no_layer_is_taught_to_copy_a_run():
-    rare = rarer(TOKENIZER, TEXTS)
-    assert not any(rare[TOKENIZER.convert_tokens_to_ids(run)] for run in RUNS)
 
 
 @given(st.lists(st.sampled_from([*RUNS, " ", "the piano", "'so'", "é", "你好", "\n"]), max_size=12).map("".join))

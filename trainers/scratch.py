@@ -8,11 +8,10 @@ break is one token, and so are the two other openings, so that a message costs t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from echo_env.agents.loading import END_OF_TURN
 from echo_env.errors import ConfigError
@@ -26,13 +25,6 @@ BYTES = 256
 GLUE = "\u2060"
 """A word joiner: the tokenizer writes a quoted word as quote, joiner, space, word. (See `make_tokenizer`.)"""
 QUOTES = "'\"(\u2018\u201c"
-CONSTANT, RARE = 0, 1
-"""Dimensions of the embedding that `teach_copying` takes for itself."""
-SPREAD, LOUDNESS, QUIET, COPIED = 0.3, 0.2, 0.3, 0.5
-"""Of `teach_copying`: standard deviation of the embeddings, weight of the last norm, share that is left of the outputs
-of all layers, and what a copying layer adds."""
-COMMON, SOME = 500, 40_000
-"""Tokens that are not looked at, and messages in which they are counted."""
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' }}"
@@ -55,18 +47,8 @@ class Shape(Record):
     """Width of the gated feed-forward layer; 8/3 of hidden takes as many weights as an ungated one of 4."""
     positions: int = Field(4096, ge=16)
     """Longest conversation, in tokens."""
-    copying: tuple[int, ...] = ()
-    """Layers, from 0, whose attention copies rarer words from the start (`teach_copying`)."""
     superwords: int = Field(0, ge=0)
     """Runs of words at most that are one token each, beside those of `vocab` (`superwords.py`)."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.copying and self.kv_heads not in (None, self.heads):
-            raise ValueError("copying needs a head of keys and values for each of queries: leave kv_heads out")
-        if any(not 0 <= layer < self.layers for layer in self.copying):
-            raise ValueError(f"copying names layers from 0 to {self.layers - 1}")
-        return self
 
 
 def make_tokenizer(
@@ -146,60 +128,9 @@ def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> A
         return LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
 
 
-def teach_copying(model: Any, rare: Sequence[bool], layers: Sequence[int], seed: int) -> None:
-    """Set the weights so that some layers' attention looks at rarer words and makes them likelier to be said next.
-
-    Taking up a word from the conversation is what such a model learns last; docs/results.md has figures. Here values
-    and outputs start as the identity (as in He & Hofmann 2023, arXiv:2311.01906, who leave them out), with tied
-    embeddings a word's own direction; one dimension of the embedding tells rare words from common ones, another is
-    constant, and together they make every head look at the rare ones. When to copy, and which word, is left to be
-    learnt.
-
-    Args:
-        model: A Llama of `make_model`, as many heads of keys and values as of queries.
-        rare: For each token, whether it is to be looked at.
-        layers: Which, from 0.
-        seed: Seed of the embeddings.
-    """
-    import torch
-
-    embedding, norm = model.get_input_embeddings().weight, model.model.norm.weight
-    vocabulary, width = embedding.shape
-    random = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        embedding.copy_(torch.randn(vocabulary, width, generator=random) * SPREAD)
-        embedding[:, CONSTANT], embedding[:, RARE] = 1.0, torch.tensor(rare).float() * 2 - 1
-        norm.fill_(LOUDNESS)
-        norm[[CONSTANT, RARE]] = 0.0
-        for number, layer in enumerate(model.model.layers):
-            own = layer.self_attn
-            for quiet in (own.o_proj, layer.mlp.down_proj):
-                quiet.weight.mul_(QUIET)
-            if number in layers:
-                size = own.head_dim
-                slowest = torch.arange(size // 2 - 1, own.q_proj.out_features, size)  # turns least with the distance
-                for matrix, reads in ((own.q_proj, CONSTANT), (own.k_proj, RARE)):
-                    matrix.weight[slowest] = 0.0
-                    matrix.weight[slowest, reads] = 1.0
-                torch.nn.init.eye_(own.v_proj.weight)
-                torch.nn.init.eye_(own.o_proj.weight).mul_(COPIED)
-                own.o_proj.weight[[CONSTANT, RARE]] = 0.0
-
-
-def rarer(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> list[bool]:
-    """Tell for each token whether it is neither among the `COMMON` commonest of some texts nor a run of words."""
-    counts = Counter(token for text in texts for token in tokenizer(text).input_ids)
-    common = {token for token, _ in counts.most_common(COMMON)} | set(tokenizer.added_tokens_decoder)
-    return [token not in common for token in range(len(tokenizer))]
-
-
 def make(
     shape: Shape, texts: Iterable[str], seed: int, runs: Sequence[str] = ()
 ) -> tuple[PreTrainedTokenizerFast, Any]:
     """Return tokenizer and model for some texts; `save_pretrained` on both makes the folder. `runs`: one token each."""
-    texts = list(texts)
     tokenizer = make_tokenizer(texts, shape.vocab, shape.positions, runs)
-    model = make_model(shape, tokenizer, seed)
-    if shape.copying:
-        teach_copying(model, rarer(tokenizer, texts[:SOME]), shape.copying, seed)
-    return tokenizer, model
+    return tokenizer, make_model(shape, tokenizer, seed)

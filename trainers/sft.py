@@ -19,7 +19,6 @@ on the gradient's norm, which it does not state, are AdamW's usual ones. Weights
 from __future__ import annotations
 
 import math
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -102,7 +101,7 @@ def prepare(job: SftJob, saved: Path | None = None) -> Prepared:
     chats = mix(job.data, job.count, job.seed)
     whole, measured = held_out(chats, job.held_out)
     tokenizer, model = _model(job, whole, saved)
-    train = windows(renamed(whole, job.renamed, job.seed), job.window, job.overlap)
+    train = windows(renamed(whole, job.renamed, job.seed), job.window)
     longest = min(job.longest, getattr(model.config, "max_position_embeddings", job.longest))
     format_of = _formats(job, tokenizer, stop_tokens(model, tokenizer))
 
@@ -213,13 +212,7 @@ class Trainer:
         self.job, self.ready, self.done = job, ready, 0
         self.model = ready.model.eval()  # without dropout, as in everything that is trained here
         self.head = Head(self.model)
-        if job.frozen is not None:
-            for name, weights in self.model.named_parameters():
-                if re.search(job.frozen, name):
-                    weights.requires_grad_(False)
         self._trained = [p for p in self.model.parameters() if p.requires_grad]
-        if not self._trained:
-            raise ConfigError(f"frozen={job.frozen} leaves no weight to be trained", "name fewer")
         self.spec = Optimiser(
             lr=job.lr, betas=job.betas, weight_decay=job.weight_decay, schedule="cosine",
             warmup=math.ceil(job.warmup * len(ready.plan)), max_grad_norm=job.max_grad_norm,

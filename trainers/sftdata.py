@@ -73,8 +73,6 @@ class Chat:
     """Of a recorded episode, 0..100."""
     returned: float | None = None
     """Sum of its turns' rewards; None where one is missing."""
-    given: int = 0
-    """Replies at its start that are read and not trained on."""
 
     @property
     def turns(self) -> int:
@@ -279,28 +277,14 @@ def _named(companion: str, names: Sequence[str]) -> bool:
     return any(companion == name or companion.startswith((f"{name}-", f"{name}+")) for name in names)
 
 
-def windows(chats: Iterable[Chat], exchanges: int, overlap: int = 0) -> list[Chat]:
-    """Cut conversations into pieces, the last one as it comes.
-
-    Every reply is trained on once: in a piece that is not a conversation's start, the first `overlap` ones are read
-    only.
-
-    Args:
-        chats: Whole conversations.
-        exchanges: Of a piece; 0 leaves them whole.
-        overlap: Exchanges that a piece shares with the one before it, fewer than `exchanges`.
-    """
+def windows(chats: Iterable[Chat], exchanges: int) -> list[Chat]:
+    """Cut conversations into pieces of so many exchanges, the last one as it comes; 0 leaves them whole."""
     if not exchanges:
         return list(chats)
     return [
-        replace(
-            chat,
-            id=f"{chat.id}#{start}",
-            messages=chat.messages[2 * start : 2 * (start + exchanges)],
-            given=overlap if start else 0,
-        )
+        replace(chat, id=f"{chat.id}#{start}", messages=chat.messages[2 * start : 2 * (start + exchanges)])
         for chat in chats
-        for start in range(0, max(1, chat.turns - overlap), exchanges - overlap)
+        for start in range(0, chat.turns, exchanges)
     ]
 
 
@@ -408,7 +392,7 @@ def example(chat: Chat, encode: Encode, longest: int, *, everything: bool = Fals
         chat: The conversation.
         encode: Of the model's chat format, under this conversation's system prompt.
         longest: Most ids.
-        everything: Train on every token but the first, the user's too; on those of `chat.given` replies never.
+        everything: Train on every token but the first, the user's too.
     """
     ids, mask = encode(chat.messages)
     ends = [at for at, (own, next_own) in enumerate(zip(mask, [*mask[1:], False], strict=True), 1) if own > next_own]
@@ -417,12 +401,8 @@ def example(chat: Chat, encode: Encode, longest: int, *, everything: bool = Fals
         return None
     # ids only grow with a conversation: its first turns alone are a beginning of the whole
     ids, mask = ids[: fitting[-1]], mask[: fitting[-1]]
-    given = ends[chat.given - 1] if chat.given else 0
-    if len(ids) <= given:
-        return None
     if everything:
         mask = [False] + [True] * (len(ids) - 1)
-    mask[:given] = [False] * given
     return Example(chat.id, tuple(ids), tuple(mask), len(fitting) < len(ends))
 
 

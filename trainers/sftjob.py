@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from echo_env.trainers.job import Checkpoints, InFolder, Logger, Lora
 from echo_env.trainers.scratch import Shape
@@ -53,17 +52,12 @@ class SftJob(InFolder):
     window: int = Field(0, ge=0)
     """Exchanges of an example: conversations are cut into pieces of so many. 0 leaves them whole. A model that is made
     from the start learns to take up the user's words from single exchanges many times sooner than from whole talks."""
-    overlap: int = Field(0, ge=0)
-    """Exchanges that a piece shares with the one before it: read, not trained on, so that a reply which goes back to
-    them is not learnt as one that goes back to nothing."""
     renamed: float = Field(0.0, ge=0, le=1)
     """Share of the rarer words that companions take up which go under another name throughout a conversation
     (`renaming.py`), so that they are copied from it and not known by heart."""
     curriculum: Order = "shuffle"
     stages: int = Field(4, ge=1)
     """Of the curriculum `staged`."""
-    frozen: str | None = None
-    """Regular expression of weights by name that stay as they are; None trains all."""
     epochs: int = Field(4, ge=1)
     batch: int = Field(128, ge=1)
     """Conversations of an update."""
@@ -91,18 +85,3 @@ class SftJob(InFolder):
     """torch's threads; None leaves them alone."""
     checkpoints: Checkpoints = Checkpoints()
     logger: Logger = Logger()
-
-    @field_validator("frozen")
-    @classmethod
-    def _pattern(cls, given: str | None) -> str | None:
-        try:
-            re.compile(given or "")
-        except re.error as e:
-            raise ValueError(f"no regular expression: {e}") from None
-        return given
-
-    @model_validator(mode="after")
-    def _pieces(self) -> Self:
-        if self.overlap and self.overlap >= self.window:
-            raise ValueError(f"pieces of {self.window} exchanges cannot share {self.overlap} with the piece before")
-        return self

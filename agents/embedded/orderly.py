@@ -2,8 +2,8 @@
 
 `skilled` shuffles its phrases anew for each person, and ties its threads by likeness: a model that reads its
 conversations cannot know which of forty phrases comes next, and hears next to nothing of why one move is taken and not
-another. Here the phrases come in the order of the bank, from a place that differs from person to person, so what was
-said last tells what comes next; and a thread goes to what the companion itself took up two replies ago.
+another. Here the phrases come in the order of the bank, from one of a few places by the person, so what was said
+last tells what comes next; and a thread goes to what the companion itself took up two replies ago.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ MOST = 2
 """Sentences of a reply at most, the thread not counted."""
 BACK = 2
 """Replies back that a thread reaches."""
-ROWS = 40
-"""Phrases of each move at most, so that one place in the order serves for all moves."""
+ROWS, STARTS = 40, 4
+"""Phrases of each move at most, so that one place in the order serves for all moves; places where a talk may begin."""
 
 
 class InOrder(Listener):
@@ -29,7 +29,7 @@ class InOrder(Listener):
     def phrase(self, move: Move, k: int) -> str:
         """Return the phrase that is due: the same row of every move's bank, one further each turn."""
         bank = phrases(self.observation.language)[move][:ROWS]
-        first = random.Random(f"{self.seed}:{self.observation.messages[0].text}").randrange(ROWS)
+        first = random.Random(f"{self.seed}:{self.observation.messages[0].text}").randrange(STARTS) * ROWS // STARTS
         return bank[(first + self.turn + k * (len(bank) // 2)) % len(bank)]
 
 
@@ -48,10 +48,11 @@ class Orderly:
     async def respond(self, observation: Observation) -> str:
         """Return up to three sentences."""
         listener = replace(InOrder.to_newest(observation, self.seed), earlier=self._taken_up(observation))
-        said = told(listener)
-        if listener.earlier and listener.heard:
-            said.append(thread(listener))
-        return joined([listener.say(*answer) for answer in said], observation.language)
+        return joined([listener.say(*answer) for answer in self.chosen(listener)], observation.language)
+
+    def chosen(self, listener: Listener) -> list[Answer]:
+        """Return what is to be said."""
+        return [*told(listener), *([thread(listener)] if listener.earlier and listener.heard else [])]
 
     def _taken_up(self, observation: Observation) -> str:
         """Return the noun phrase that the reply of `BACK` turns ago began with; empty where it is spoken of now."""

@@ -1,0 +1,58 @@
+"""How much a companion may get wrong: `orderly` with slips, to tell what a policy that imitates it has to get right.
+
+    PYTHONPATH=benchmarks echo-env run --policy slips:Slips --option moves=0.2 --out FOLDER
+
+Each slip is drawn anew for every answer.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from echo_env.agents.embedded.orderly import InOrder, Orderly
+from echo_env.agents.embedded.skilled import Answer, Listener
+
+COMMON = {"name": 12, "validate": 46, "empower": 17, "affirm": 14, "reframe": 2}
+"""Moves that a slip takes instead, weighted by how often `orderly` begins with them (percent, train split)."""
+FEELINGS = ("sad", "tired", "worried", "lonely")
+"""Named where the sentence holds no feeling."""
+
+
+class Slips(Orderly):
+    """`orderly`, now and then wrong.
+
+    Args:
+        moves: Share of its answers whose move is drawn anew, whatever was told.
+        nouns: Share of its answers that take up a thing from the message before.
+        sentences: Answers of a reply at most, the thread not counted.
+        threads: Whether it ties threads.
+        seed: Seed of the phrases and of the slips.
+    """
+
+    id = "slips"
+
+    def __init__(
+        self, moves: float = 0.0, nouns: float = 0.0, sentences: int = 2, threads: bool = True, seed: int = 0
+    ) -> None:
+        super().__init__(seed)
+        self.moves, self.nouns, self.sentences, self.threads = moves, nouns, sentences, threads
+
+    def chosen(self, listener: Listener) -> list[Answer]:
+        """Return what is to be said, slips included."""
+        rnd = random.Random(f"{self.seed}:{listener.turn}:{listener.observation.user}")
+        right = super().chosen(listener)
+        ties = [answer for answer in right if answer.move == "link" and self.threads]
+        answered = [answer for answer in right if answer.move != "link"][: self.sentences]
+        return [self._slipped(answer, listener, rnd) for answer in answered] + ties
+
+    def _slipped(self, answer: Answer, listener: Listener, rnd: random.Random) -> Answer:
+        if rnd.random() < self.moves and answer.move in COMMON:
+            [move] = rnd.choices(list(COMMON), list(COMMON.values()))
+            answer = answer._replace(move=move, feeling=answer.feeling or rnd.choice(FEELINGS))
+        if rnd.random() < self.nouns and listener.turn:
+            messages = listener.observation.messages[:-2]
+            before = InOrder.to_newest(replace(listener.observation, messages=messages), self.seed).heard
+            if before:
+                answer = answer._replace(heard=replace(answer.heard, phrases=before[0].phrases))
+        return answer
