@@ -54,9 +54,9 @@ SFT: dict[str, tuple[str, ...]] = {
 }
 """The cold start, from single exchanges to whole conversations; each goes on with the model before it."""
 DAPO = (
-    "mode=multiturn", "mode.temperature=0.6", "algo=dapo_turn", "updates=100000", "optim.lr=1.0e-4", "optim.warmup=3",
-    "monitor.held_out=second",
-    "monitor.held_out_every=20", "checkpoints.every=10", "checkpoints.keep=4",
+    "mode=multiturn", "mode.temperature=0.6", "algo=dapo_turn", "algo.minibatches=4", "updates=100000",
+    "optim.lr=1.0e-4", "optim.warmup=3", "monitor.held_out=second", "monitor.held_out_every=20",
+    "checkpoints.every=10", "checkpoints.keep=4",
 )  # fmt: skip
 REPLY_TOKENS = 64
 """Longest reply, for all policies, in training and in measuring."""
