@@ -238,8 +238,8 @@ def test_every_preset_composes(tmp_path):
                 if preset == "paper":
                     assert (job.epochs, job.batch, job.lr, job.warmup) == (4, 128, 1e-5, 0.1)
                     assert job.curriculum == "staged"
-                if preset == "words":
-                    assert job.window == 1  # not the value of sft.yaml
+                if preset in ("words", "talks"):
+                    assert job.window == {"words": 1, "talks": 0}[preset]  # for words not the value of sft.yaml
 
 
 def test_a_mistake_is_told_without_a_traceback(tmp_path):
