@@ -45,12 +45,12 @@ STAGES = ("data", "sft", "dapo", "best", "eval", "report")
 
 # ---- settings --------------------------------------------------------------------------------------------------------
 
-MIX = "skilled=0.008,orderly=0.114,parrot=0.26,stuffer=0.18,adviser=0.2,lecturer=0.12,template=0.1,silent=0.018"
+MIX = "skilled=0.006,orderly=0.112,parrot=0.33,stuffer=0.18,adviser=0.22,lecturer=0.1,template=0.047,silent=0.005"
 """Conversations of each reference policy; at most one reply in five is of those that listen (`LISTENERS`)."""
-COUNT, DATA_SEED = 24000, 21
+COUNT, DATA_SEED = 8000, 21
 SFT: dict[str, tuple[str, ...]] = {
-    "words": ("model=scratch-3m", "sft=words", "count=12000"),
-    "talks": ("sft=talks", "count=10000", "seed=1"),
+    "words": ("model=scratch-3m", "sft=words"),
+    "talks": ("sft=talks", "seed=1"),
 }
 """The cold start, from single exchanges to whole conversations; each goes on with the model before it."""
 DAPO = (

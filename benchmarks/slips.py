@@ -11,10 +11,12 @@ import random
 from dataclasses import replace
 
 from echo_env.agents.embedded.orderly import InOrder, Orderly
-from echo_env.agents.embedded.skilled import Answer, Listener
+from echo_env.agents.embedded.skilled import Answer, Listener, Move
 
-COMMON = {"name": 12, "validate": 46, "empower": 17, "affirm": 14, "reframe": 2}
-"""Moves that a slip takes instead, weighted by how often `orderly` begins with them (percent, train split)."""
+OTHER: dict[Move, Move] = {
+    "name": "validate", "bright": "validate", "validate": "name", "affirm": "empower", "empower": "affirm",
+}  # fmt: skip
+"""The move that a slip takes instead."""
 FEELINGS = ("sad", "tired", "worried", "lonely")
 """Named where the sentence holds no feeling."""
 
@@ -23,9 +25,9 @@ class Slips(Orderly):
     """`orderly`, now and then wrong.
 
     Args:
-        moves: Share of its answers whose move is drawn anew, whatever was told.
+        moves: Share of its answers that make the other move of their place.
         nouns: Share of its answers that take up a thing from the message before.
-        sentences: Answers of a reply at most, the thread not counted.
+        sentences: Answers of a reply at most, 1 or 2, the thread not counted.
         threads: Whether it ties threads.
         seed: Seed of the phrases and of the slips.
     """
@@ -47,9 +49,8 @@ class Slips(Orderly):
         return [self._slipped(answer, listener, rnd) for answer in answered] + ties
 
     def _slipped(self, answer: Answer, listener: Listener, rnd: random.Random) -> Answer:
-        if rnd.random() < self.moves and answer.move in COMMON:
-            [move] = rnd.choices(list(COMMON), list(COMMON.values()))
-            answer = answer._replace(move=move, feeling=answer.feeling or rnd.choice(FEELINGS))
+        if rnd.random() < self.moves and answer.move in OTHER:
+            answer = answer._replace(move=OTHER[answer.move], feeling=answer.feeling or rnd.choice(FEELINGS))
         if rnd.random() < self.nouns and listener.turn:
             messages = listener.observation.messages[:-2]
             before = InOrder.to_newest(replace(listener.observation, messages=messages), self.seed).heard

@@ -15,7 +15,7 @@ from echo_env.agents.controls import Swapped, user_messages
 from echo_env.agents.embedded import listening
 from echo_env.agents.embedded.anchors import rubric
 from echo_env.agents.embedded.language import split_sentences
-from echo_env.agents.embedded.orderly import ROWS, InOrder, Orderly
+from echo_env.agents.embedded.orderly import ROWS, InOrder, Orderly, told
 from echo_env.agents.embedded.policies import Adviser, Lecturer, Parrot, Silent, Stuffer, Template
 from echo_env.agents.embedded.skilled import Skilled, phrases
 from echo_env.build import WorldConfig, build_policy, build_session, conversation_seed
@@ -300,13 +300,28 @@ def test_orderlys_phrases_come_in_order_for_every_move_alike() -> None:
 def test_orderly_goes_back_to_what_it_took_up_two_replies_ago() -> None:
     talk = [Message(role="user", text="I lost the silver watch of my grandfather.")]
     replies = []
-    for told in ("The piano is locked.", "Nobody waters the orchard.", ""):
+    for line in ("The piano is locked.", "Nobody waters the orchard.", ""):
         replies.append(asyncio.run(Orderly().respond(Observation(tuple(talk)))))
-        talk += [Message(role="companion", text=replies[-1]), Message(role="user", text=told)]
+        talk += [Message(role="companion", text=replies[-1]), Message(role="user", text=line)]
     assert "the silver watch" in replies[0]
     assert "the silver watch" not in replies[1]
     assert "the silver watch" in replies[2]
     assert "the orchard" in replies[2]
+
+
+@pytest.mark.parametrize(
+    ("user", "moves"),
+    [
+        ("They sold the orchard. I was ashamed of the auction.", ["name", "affirm"]),
+        ("They sold the orchard.", ["validate", "affirm"]),
+        ("I'd like to see the orchard again.", ["validate", "empower"]),
+        ("I am ashamed of the auction. I want to buy the orchard back.", ["name", "empower"]),
+        ("...", ["lean"]),
+    ],
+)
+def test_orderly_listens_by_plain_words(user: str, moves: list[str]) -> None:
+    answers = told(InOrder.to_newest(Observation((Message(role="user", text=user),))))
+    assert [answer.move for answer in answers] == moves
 
 
 def test_skilled_names_feelings_the_person_may_have(plays: dict[str, list[Play]]) -> None:

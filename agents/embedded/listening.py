@@ -203,6 +203,12 @@ _CUES = tuple(
 )
 
 
+def wishes(text: str, language: str = "en") -> bool:
+    """Whether a text says in so many words that somebody wants or wishes something: the first two cues of the ear."""
+    cues = chinese.KIND_CUES if language == "zh" else _CUES
+    return any(cue.search(plain(text)) for cue in cues[:2])
+
+
 def features(sentence: Sentence, language: str = "en") -> Matrix:
     """Return a sentence's vector, turns of phrase, cues, whether it names a feeling, 1: shape (1294,) in English."""
     lowered = plain(sentence.text)

@@ -1,9 +1,12 @@
-"""A reference companion that listens as `skilled` does and speaks as regularly as possible: to be learnt from.
+"""A reference companion that listens by a few plain words and speaks as regularly as possible: to be learnt from.
 
-`skilled` shuffles its phrases anew for each person, and ties its threads by likeness: a model that reads its
-conversations cannot know which of forty phrases comes next, and hears next to nothing of why one move is taken and not
-another. Here the phrases come in the order of the bank, from one of a few places by the person, so what was said
-last tells what comes next; and a thread goes to what the companion itself took up two replies ago.
+`skilled` shuffles its phrases anew for each person, weighs every sentence with a fitted ear, and ties its threads by
+likeness: a model that reads its conversations cannot know which of forty phrases comes next, and hears next to nothing
+of why one move is taken and not another. Here every reply has the same three parts, each of two moves or one. A
+feeling that the person put into words is named, else what was told is validated; where they say that they want or wish
+something it is handed back to them, else they are affirmed; and a thread goes to what the companion itself took up two
+replies ago. The phrases come in the order of the bank, from one of a few places by the person, so what was said last
+tells what comes next.
 """
 
 from __future__ import annotations
@@ -12,15 +15,16 @@ import random
 from dataclasses import replace
 
 from echo_env.agents.embedded.language import joined
-from echo_env.agents.embedded.skilled import Answer, Listener, Move, answers, otherwise, phrases, thread
+from echo_env.agents.embedded.listening import wishes
+from echo_env.agents.embedded.skilled import Answer, Listener, Move, answers, feeling_answer, phrases, thread
 from echo_env.roles import Observation
 
-MOST = 2
-"""Sentences of a reply at most, the thread not counted."""
 BACK = 2
 """Replies back that a thread reaches."""
 ROWS, STARTS = 40, 4
 """Phrases of each move at most, so that one place in the order serves for all moves; places where a talk may begin."""
+ONLY_NAMED = 2.0
+"""A confidence that no unspoken feeling reaches: `orderly` names what was named."""
 
 
 class InOrder(Listener):
@@ -34,7 +38,7 @@ class InOrder(Listener):
 
 
 class Orderly:
-    """Answers up to two things by what they are, and goes back to what it took up two replies ago.
+    """Answers what is felt, then the person, and goes back to what it took up two replies ago.
 
     Args:
         seed: Seed of the place where its phrases begin.
@@ -65,5 +69,11 @@ class Orderly:
 
 
 def told(listener: Listener) -> list[Answer]:
-    """Return what is answered, at most `MOST` things, without the thread."""
-    return [answer._replace(spare=False) for answer in answers(listener)[:MOST]] or [otherwise(listener)]
+    """Return what is answered, without the thread: what is felt, and the person. To silence, lean in."""
+    heard = listener.heard
+    if not heard:
+        return answers(listener)
+    wished = any(wishes(h.text, listener.observation.language) for h in heard)
+    felt = next((h for h in heard if h.named), heard[0])
+    person = Answer("empower" if wished else "affirm", heard[-1], spare=len(heard) == 1)
+    return [feeling_answer(felt, ONLY_NAMED), person]

@@ -152,10 +152,11 @@ class Answer(NamedTuple):
 
 def feeling_move(listener: Listener, heard: Heard, sure: float = SURE) -> str:
     """Answer the feeling in a sentence: name it where it was voiced, sense it where it is plain, else let it be."""
-    return listener.say(*_feeling(heard, sure))
+    return listener.say(*feeling_answer(heard, sure))
 
 
-def _feeling(heard: Heard, sure: float = SURE, k: int = 0) -> Answer:
+def feeling_answer(heard: Heard, sure: float = SURE, k: int = 0) -> Answer:
+    """Return how the feeling in a sentence is answered: the arguments as for `feeling_move`."""
     if heard.named:
         bright = CLUSTER_OF[heard.named[0]] == "bright"
         return Answer("bright" if bright else "name", heard, heard.named[0], k=k)
@@ -190,10 +191,10 @@ def answers(listener: Listener) -> list[Answer]:
     heard = listener.heard
     if not heard:
         return [Answer("lean", Heard("", (), "fact", {}, (), "", 0.0, 0.0))]
-    parts = [_feeling(h, k=k) for k, h in enumerate(h for h in heard if h.named)]
+    parts = [feeling_answer(h, k=k) for k, h in enumerate(h for h in heard if h.named)]
     stirred = max((h for h in heard if not h.named), key=lambda h: h.stirred, default=None)
     if stirred is not None and stirred.stirred >= STIRRED and stirred.kind not in ("wish", "strength"):
-        parts.append(_feeling(stirred, k=len(parts)))
+        parts.append(feeling_answer(stirred, k=len(parts)))
     for kind, move, least in _CALLED_FOR:
         about = [h for h in heard if h.certainty[kind] > least]
         parts += [Answer(move, h, spare=True, k=k) for k, h in enumerate(about)]
