@@ -43,6 +43,7 @@ from echo_env.trainers.learner import Diverged, rate_at, save_model, with_adapte
 from echo_env.trainers.local import model_folder, system_of
 from echo_env.trainers.logits import Head, autocast
 from echo_env.trainers.losses import Totals, aggregate, totals
+from echo_env.trainers.muon import Muon
 from echo_env.trainers.renaming import renamed
 from echo_env.trainers.runs import Run, open_logger, open_run
 from echo_env.trainers.scratch import make
@@ -233,7 +234,7 @@ class Trainer:
         if job.optimiser == "muon":
             embedding = self.model.get_input_embeddings().weight
             matrices = [p for p in rest if p.ndim == 2 and p is not embedding]
-            made.append(torch.optim.Muon(matrices, lr=job.matrix_lr, weight_decay=job.weight_decay))
+            made.append(Muon(matrices, lr=job.matrix_lr, weight_decay=job.weight_decay))
             rest = [p for p in rest if p.ndim != 2 or p is embedding]
         betas, eps = job.betas, self.spec.eps
         made.append(torch.optim.AdamW(rest, job.lr, betas, eps=eps, weight_decay=job.weight_decay, fused=True))

@@ -62,7 +62,7 @@ class SftJob(InFolder):
     batch: int = Field(128, ge=1)
     """Conversations of an update."""
     optimiser: Literal["adamw", "muon"] = "adamw"
-    """`muon` (Jordan et al. 2024; torch's own) moves the matrices inside the layers, AdamW all else: for models that
+    """`muon` (Jordan et al. 2024; `muon.py`) moves the matrices inside the layers, AdamW all else: for models that
     are made from the start."""
     lr: float = Field(1e-5, gt=0)
     """Of AdamW."""
