@@ -51,8 +51,10 @@ COUNT, DATA_SEED = 8000, 21
 SFT: dict[str, tuple[str, ...]] = {
     "words": ("model=scratch-3m", "sft=words"),
     "talks": ("sft=talks", "seed=1"),
+    "again": ("sft=talks", "seed=2"),
 }
-"""The cold start, from single exchanges to whole conversations; each goes on with the model before it."""
+"""The cold start, from single exchanges to whole conversations, twice, under other names; each goes on with the model
+before it."""
 DAPO = (
     "mode=multiturn", "mode.temperature=0.6", "algo=dapo_turn", "algo.minibatches=4", "updates=100000",
     "optim.lr=1.0e-4", "optim.warmup=3", "monitor.held_out=second", "monitor.held_out_every=20",
@@ -331,6 +333,8 @@ def play(plan: Plan, stages: Sequence[str], *, dry_run: bool = False) -> int:
     worst = 0
     for stage in STAGES:
         if stage not in stages or (dry_run and stage == "report"):
+            continue
+        if plan.cold_start and stage in ("data", "sft"):
             continue
         _say(f"== {stage}")
         if stage == "report":

@@ -59,6 +59,7 @@ def bank() -> list[tuple[str, str, re.Pattern[str]]]:
     return found
 
 
+@lru_cache(maxsize=1 << 14)
 def parsed(reply: str) -> list[Said] | None:
     """Return the phrases that a reply is made of, in order; None where it is made of anything else."""
     said: list[Said] = []

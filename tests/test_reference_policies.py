@@ -314,8 +314,8 @@ def test_orderly_goes_back_to_what_it_took_up_two_replies_ago() -> None:
     [
         ("They sold the orchard. I was ashamed of the auction.", ["name", "affirm"]),
         ("They sold the orchard.", ["validate", "affirm"]),
-        ("I'd like to see the orchard again.", ["validate", "empower"]),
-        ("I am ashamed of the auction. I want to buy the orchard back.", ["name", "empower"]),
+        ("I'd like to see the orchard again.", ["empower", "validate"]),
+        ("I am ashamed of the auction. I want to buy the orchard back.", ["empower", "name"]),
         ("...", ["lean"]),
     ],
 )

@@ -2,20 +2,21 @@
 
 `skilled` shuffles its phrases anew for each person, weighs every sentence with a fitted ear, and ties its threads by
 likeness: a model that reads its conversations cannot know which of forty phrases comes next, and hears next to nothing
-of why one move is taken and not another. Here every reply has the same three parts, each of two moves or one. A
-feeling that the person put into words is named, else what was told is validated; where they say that they want or wish
-something it is handed back to them, else they are affirmed; and a thread goes to what the companion itself took up two
-replies ago. The phrases come in the order of the bank, from one of a few places by the person, so what was said last
-tells what comes next.
+of why one move is taken and not another. Here two plain signs decide, and they show at the first word of a reply:
+where the newest message says that something is wanted or wished, it is handed back; a feeling that was put into words
+is named, else what was told is validated; and who wishes nothing is affirmed. Then a thread goes to what the companion
+itself took up two replies ago. The phrases come in the order of the bank, from one of a few places by the person, so
+what was said last tells what comes next.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Self
 
 from echo_env.agents.embedded.language import joined
-from echo_env.agents.embedded.listening import wishes
+from echo_env.agents.embedded.listening import heard, wishes
 from echo_env.agents.embedded.skilled import Answer, Listener, Move, answers, feeling_answer, phrases, thread
 from echo_env.roles import Observation
 
@@ -28,7 +29,12 @@ ONLY_NAMED = 2.0
 
 
 class InOrder(Listener):
-    """A listener whose phrases come in order."""
+    """A listener to the newest message alone, whose phrases come in order."""
+
+    @classmethod
+    def to_newest(cls, observation: Observation, seed: int = 0) -> Self:
+        """Listen to what stands in the message, whatever it comes back to."""
+        return cls(observation, heard(observation.user, observation.language), "", seed)
 
     def phrase(self, move: Move, k: int) -> str:
         """Return the phrase that is due: the same row of every move's bank, one further each turn."""
@@ -38,7 +44,7 @@ class InOrder(Listener):
 
 
 class Orderly:
-    """Answers what is felt, then the person, and goes back to what it took up two replies ago.
+    """Answers a wish, what is felt, or the person, two of them, and goes back to what it took up two replies ago.
 
     Args:
         seed: Seed of the place where its phrases begin.
@@ -70,10 +76,11 @@ class Orderly:
 
 def told(listener: Listener) -> list[Answer]:
     """Return what is answered, without the thread: what is felt, and the person. To silence, lean in."""
-    heard = listener.heard
-    if not heard:
+    said = listener.heard
+    if not said:
         return answers(listener)
-    wished = any(wishes(h.text, listener.observation.language) for h in heard)
-    felt = next((h for h in heard if h.named), heard[0])
-    person = Answer("empower" if wished else "affirm", heard[-1], spare=len(heard) == 1)
-    return [feeling_answer(felt, ONLY_NAMED), person]
+    felt = feeling_answer(next((h for h in said if h.named), said[0]), ONLY_NAMED)
+    about, spare = said[-1], len(said) == 1
+    if any(wishes(h.text, listener.observation.language) for h in said):
+        return [Answer("empower", about, spare=spare), felt]
+    return [felt, Answer("affirm", about, spare=spare)]
