@@ -383,3 +383,19 @@ def test_messages_are_swapped_and_replies_stay() -> None:
     said = ["u1", "c1", "u2", "c2", "u3"]
     seen = Observation(tuple(Message(role="companion" if "c" in s else "user", text=s) for s in said), "en")
     assert [m.text for m in swap(seen, ["v1", "v2"]).messages] == ["v1", "c1", "v2", "c2", "v2"]
+
+
+# ---- the cold start that is kept -----------------------------------------------------------------------------------
+
+
+def test_the_kept_cold_start_speaks() -> None:
+    import torch
+
+    from echo_env.agents.policy import local_model
+
+    model = local_model(ROOT / "benchmarks" / "cold-start", temperature=0)
+    assert next(model.model.parameters()).dtype == torch.float32  # though the file holds fp16
+    assert sum(p.numel() for p in model.model.parameters()) < 3_000_000
+    [reply] = model.respond_batch([Observation((Message(role="user", text="They sold the orchard last week."),))])
+    assert len(reply.split()) >= 3
+    assert reply.endswith((".", "?", "!"))
