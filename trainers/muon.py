@@ -33,7 +33,7 @@ class Muon(torch.optim.Optimizer):
         super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # takes none
         """Take a step."""
         for group in self.param_groups:
             alike: defaultdict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
