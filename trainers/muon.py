@@ -39,7 +39,9 @@ class Muon(torch.optim.Optimizer):
             alike: defaultdict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for p in group["params"]:
                 if p.grad is not None:
-                    mean = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
+                    if p not in self.state:
+                        self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+                    mean = self.state[p]["momentum_buffer"]
                     mean.lerp_(p.grad, 1 - group["momentum"])
                     alike[p.shape].append((p, p.grad.lerp(mean, group["momentum"])))
             for (rows, columns), found in alike.items():

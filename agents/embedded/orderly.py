@@ -75,7 +75,7 @@ class Orderly:
 
 
 def told(listener: Listener) -> list[Answer]:
-    """Return what is answered, without the thread: what is felt, and the person. To silence, lean in."""
+    """Return what is answered, without the thread: a wish and what is felt, or what is felt and the person."""
     said = listener.heard
     if not said:
         return answers(listener)
