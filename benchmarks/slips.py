@@ -10,8 +10,10 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from echo_env.agents.embedded.listening import Heard, own_words
 from echo_env.agents.embedded.orderly import InOrder, Orderly
 from echo_env.agents.embedded.skilled import Answer, Listener, Move
+from echo_env.roles import Observation
 
 OTHER: dict[Move, Move] = {
     "name": "validate", "bright": "validate", "validate": "name", "affirm": "empower", "empower": "affirm",
@@ -21,12 +23,23 @@ FEELINGS = ("sad", "tired", "worried", "lonely")
 """Named where the sentence holds no feeling."""
 
 
+class Vague(InOrder):
+    """Takes up a word that many people's stories hold, where the message has one."""
+
+    def noun(self, heard: Heard, spare: bool = False) -> str:
+        """Return the last everyday word of the message."""
+        own = own_words(self.observation.user)
+        vague = [said for said in own_words(self.observation.user, everyday=True) if said not in own]
+        return vague[-1] if vague else super().noun(heard, spare)
+
+
 class Slips(Orderly):
     """`orderly`, now and then wrong.
 
     Args:
         moves: Share of its answers that make the other move of their place.
         nouns: Share of its answers that take up a thing from the message before.
+        vague: Share of its replies that take up everyday words.
         sentences: Answers of a reply at most, 1 or 2, the thread not counted.
         threads: Whether it ties threads.
         seed: Seed of the phrases and of the slips.
@@ -35,10 +48,21 @@ class Slips(Orderly):
     id = "slips"
 
     def __init__(
-        self, moves: float = 0.0, nouns: float = 0.0, sentences: int = 2, threads: bool = True, seed: int = 0
+        self,
+        moves: float = 0.0,
+        nouns: float = 0.0,
+        vague: float = 0.0,
+        sentences: int = 2,
+        threads: bool = True,
+        seed: int = 0,
     ) -> None:
         super().__init__(seed)
-        self.moves, self.nouns, self.sentences, self.threads = moves, nouns, sentences, threads
+        self.moves, self.nouns, self.vague, self.sentences, self.threads = moves, nouns, vague, sentences, threads
+
+    def listener(self, observation: Observation) -> InOrder:
+        """Return who hears the newest message, by the share of slips one who takes up nothing of its own."""
+        slips = random.Random(f"{self.seed}:vague:{observation.user}").random() < self.vague
+        return (Vague if slips else InOrder).to_newest(observation, self.seed)
 
     def chosen(self, listener: Listener) -> list[Answer]:
         """Return what is to be said, slips included."""
@@ -55,5 +79,5 @@ class Slips(Orderly):
             messages = listener.observation.messages[:-2]
             before = InOrder.to_newest(replace(listener.observation, messages=messages), self.seed).heard
             if before:
-                answer = answer._replace(heard=replace(answer.heard, phrases=before[0].phrases))
+                answer = answer._replace(heard=replace(answer.heard, text=before[0].text))
         return answer

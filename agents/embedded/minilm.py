@@ -85,24 +85,22 @@ class _Layer:
     outer: _Affine
     outer_norm: _Norm
 
-    def __call__(self, x: Vec, ends: list[int]) -> Vec:
-        x = self.norm(x + self.attended(_attention(self.query_key_value(x), ends)))
+    def __call__(self, x: Vec) -> Vec:
+        x = self.norm(x + self.attended(_attention(self.query_key_value(x))))
         return self.outer_norm(x + self.outer(gelu(self.inner(x))))
 
 
-def _attention(qkv: Vec, ends: list[int]) -> Vec:
-    """Let each sentence's words attend to one another; `ends` are the row numbers at which sentences end."""
+def _attention(qkv: Vec) -> Vec:
+    """Let all words of a text attend to one another."""
+    width = DIM // HEADS
+    query, key, value = qkv.reshape(len(qkv), 3, HEADS, width).transpose(1, 2, 0, 3)
+    scores = query @ key.transpose(0, 2, 1)
+    scores *= np.float32(1.0 / math.sqrt(width))
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
     out = np.empty((len(qkv), DIM), dtype=np.float32)
-    width, start = DIM // HEADS, 0
-    for end in ends:
-        query, key, value = qkv[start:end].reshape(end - start, 3, HEADS, width).transpose(1, 2, 0, 3)
-        scores = query @ key.transpose(0, 2, 1)
-        scores *= np.float32(1.0 / math.sqrt(width))
-        scores -= scores.max(axis=-1, keepdims=True)
-        np.exp(scores, out=scores)
-        scores /= scores.sum(axis=-1, keepdims=True)
-        out[start:end] = (scores @ value).transpose(1, 0, 2).reshape(end - start, DIM)
-        start = end
+    out[:] = (scores @ value).transpose(1, 0, 2).reshape(len(qkv), DIM)
     return out
 
 
@@ -171,9 +169,9 @@ class MiniLM:
 
     def texts(self, texts: Sequence[str]) -> list[Vec]:
         """Return the unit vector of each text; zeros for an empty one."""
-        new = list(dict.fromkeys(t for t in texts if t not in self._known))
-        for text in new:  # each by itself: on some CPUs a row of a product depends on how many rows there are
-            [self._known[text]] = self._computed([text])
+        for text in texts:  # each by itself: on some CPUs a row of a product depends on how many rows there are
+            if text not in self._known:
+                self._known[text] = self._computed(text)
         found = [self._known[t] for t in texts]
         for text in texts:
             self._known.move_to_end(text)
@@ -181,18 +179,14 @@ class MiniLM:
             self._known.popitem(last=False)
         return found
 
-    def _computed(self, texts: list[str]) -> list[Vec]:
-        ids = [e.ids for e in self._tokenizer.encode_batch(texts)]
-        ends = np.cumsum([len(i) for i in ids]).tolist()
-        rows = np.concatenate([self._words[i] + self._places[: len(i)] for i in ids])
-        x = self._norm(rows)
+    def _computed(self, text: str) -> Vec:
+        if not text.strip():
+            return np.zeros(DIM, dtype=np.float32)
+        ids = self._tokenizer.encode(text).ids
+        x = self._norm(self._words[ids] + self._places[: len(ids)])
         for layer in self._layers:
-            x = layer(x, ends)
-        starts = [0, *ends[:-1]]
-        return [
-            _unit(x[a:b].mean(axis=0)) if text.strip() else np.zeros(DIM, dtype=np.float32)
-            for text, a, b in zip(texts, starts, ends, strict=True)
-        ]
+            x = layer(x)
+        return _unit(x.mean(axis=0))
 
 
 def _unit(vector: Vec) -> Vec:

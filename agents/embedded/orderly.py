@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Self
 
 from echo_env.agents.embedded.language import joined
-from echo_env.agents.embedded.listening import heard, wishes
+from echo_env.agents.embedded.listening import Heard, heard, own_words, wishes
 from echo_env.agents.embedded.skilled import Answer, Listener, Move, answers, feeling_answer, phrases, thread
 from echo_env.roles import Observation
 
@@ -35,6 +35,12 @@ class InOrder(Listener):
     def to_newest(cls, observation: Observation, seed: int = 0) -> Self:
         """Listen to what stands in the message, whatever it comes back to."""
         return cls(observation, heard(observation.user, observation.language), "", seed)
+
+    def noun(self, heard: Heard, spare: bool = False) -> str:
+        """Return the last thing of a sentence that belongs to this story, else of the message, else its last word."""
+        user, language = self.observation.user, self.observation.language
+        told = own_words(heard.text, language) or own_words(user, language) or own_words(user, language, everyday=True)
+        return told[-1] if told else super().noun(heard, spare)
 
     def phrase(self, move: Move, k: int) -> str:
         """Return the phrase that is due: the same row of every move's bank, one further each turn."""
@@ -57,8 +63,12 @@ class Orderly:
 
     async def respond(self, observation: Observation) -> str:
         """Return up to three sentences."""
-        listener = replace(InOrder.to_newest(observation, self.seed), earlier=self._taken_up(observation))
+        listener = replace(self.listener(observation), earlier=self._taken_up(observation))
         return joined([listener.say(*answer) for answer in self.chosen(listener)], observation.language)
+
+    def listener(self, observation: Observation) -> InOrder:
+        """Return who hears the newest message."""
+        return InOrder.to_newest(observation, self.seed)
 
     def chosen(self, listener: Listener) -> list[Answer]:
         """Return what is to be said."""
@@ -69,7 +79,7 @@ class Orderly:
         then = replace(observation, messages=observation.messages[: -2 * BACK])
         if not then.messages:
             return ""
-        listener = InOrder.to_newest(then, self.seed)
+        listener = self.listener(then)
         noun = listener.noun(told(listener)[0].heard)
         return "" if noun.strip("\u201c\u201d").lower() in observation.user.lower() else noun
 
@@ -80,7 +90,7 @@ def told(listener: Listener) -> list[Answer]:
     if not said:
         return answers(listener)
     felt = feeling_answer(next((h for h in said if h.named), said[0]), ONLY_NAMED)
-    about, spare = said[-1], len(said) == 1
+    about = said[-1]
     if any(wishes(h.text, listener.observation.language) for h in said):
-        return [Answer("empower", about, spare=spare), felt]
-    return [felt, Answer("affirm", about, spare=spare)]
+        return [Answer("empower", about), felt]
+    return [felt, Answer("affirm", about)]
