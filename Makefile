@@ -24,7 +24,7 @@ SPEAK    := OMP_NUM_THREADS=2 $(BIN)/echo-env run --out $(OUT) --overwrite --opt
 SFT      := OMP_NUM_THREADS=2 $(BIN)/python trainers/sft.py overwrite=true data='[{path: $(TRAINING)/talks.jsonl}]'
 DAPO     := OMP_NUM_THREADS=2 $(BIN)/python trainers/dapo.py overwrite=true minutes=5 updates=400 groups=4 algo=dapo_turn \
             algo.minibatches=4 mode.temperature=0.6 mode.reply_tokens=64 optim.lr=1.0e-4 optim.warmup=3 monitor.samples_every=5
-MIX      := skilled=0.006,orderly=0.108,parrot=0.334,stuffer=0.18,adviser=0.22,lecturer=0.1,template=0.047,silent=0.005
+MIX      := skilled=0.006,orderly=0.112,parrot=0.33,stuffer=0.18,adviser=0.22,lecturer=0.1,template=0.047,silent=0.005
 
 run: $(TRAINING)/cold-start.played $(TRAINING)/trained.played
 	$(BIN)/echo-env run --policy template --policy lecturer --policy skilled --out $(OUT) --resume

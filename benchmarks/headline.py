@@ -45,13 +45,13 @@ STAGES = ("data", "sft", "dapo", "best", "eval", "report")
 
 # ---- settings --------------------------------------------------------------------------------------------------------
 
-MIX = "skilled=0.006,orderly=0.108,parrot=0.334,stuffer=0.18,adviser=0.22,lecturer=0.1,template=0.047,silent=0.005"
+MIX = "skilled=0.006,orderly=0.112,parrot=0.33,stuffer=0.18,adviser=0.22,lecturer=0.1,template=0.047,silent=0.005"
 """Conversations of each reference policy; at most one reply in five is of those that listen (`LISTENERS`)."""
 COUNT, DATA_SEED = 8000, 21
 SFT: dict[str, tuple[str, ...]] = {
-    "words": ("model=scratch-3m", "sft=words", "words=12000"),
-    "talks": ("sft=talks", "words=12000", "seed=1"),
-    "again": ("sft=talks", "words=12000", "seed=2"),
+    "words": ("model=scratch-3m", "sft=words"),
+    "talks": ("sft=talks", "seed=1"),
+    "again": ("sft=talks", "seed=2"),
 }
 """The cold start, from single exchanges to whole conversations, twice, under other names; each goes on with the model
 before it."""

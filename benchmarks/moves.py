@@ -18,8 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from echo_env.agents.embedded.language import read_sentence
-from echo_env.agents.embedded.listening import is_own
+from echo_env.agents.embedded.listening import points
 from echo_env.agents.embedded.orderly import InOrder, told
 from echo_env.agents.embedded.skilled import phrases
 from echo_env.agents.policy import local_model
@@ -102,7 +101,7 @@ def measure(folder: Path, observations: Sequence[Observation], temperature: floa
         f"{len(observations)} replies, {count['read'] / len(observations):.0%} of the bank's phrases;  of these:"
         f" first move right {count['first'] / read:.0%}, second {count['second'] / two:.0%};"
         f" things in the message {count['in'] / max(1, count['things']):.0%},"
-        f" with a word of its own {count['own'] / max(1, count['things']):.0%};"
+        f" of its story {count['points'] / max(1, count['things']):.0%};"
         f" phrases said before {count['again'] / max(1, count['phrases']):.0%};"
         f" threads {count['threads'] / read:.0%}, of things told {count['told'] / max(1, count['threads']):.0%}"
         + "".join(f"\n    {key} {count[key]}" for key in sorted(count) if " as " in key)
@@ -132,8 +131,8 @@ def _counted(observation: Observation, said: list[Said]) -> Iterator[str]:
             yield "things"
             if _thing(s.it) in user:
                 yield "in"
-            if any(is_own(word, read_sentence(word).stems[0]) for word in _thing(s.it).split() if word in user):
-                yield "own"
+                if points(s.it):
+                    yield "points"
         if s.move == "link":
             yield "threads"
             if _thing(s.earlier) in all_told:

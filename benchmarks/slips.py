@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from echo_env.agents.embedded.listening import Heard, own_words
+from echo_env.agents.embedded.listening import Heard, noun_phrases, points
 from echo_env.agents.embedded.orderly import InOrder, Orderly
 from echo_env.agents.embedded.skilled import Answer, Listener, Move
 from echo_env.roles import Observation
@@ -24,13 +24,12 @@ FEELINGS = ("sad", "tired", "worried", "lonely")
 
 
 class Vague(InOrder):
-    """Takes up a word that many people's stories hold, where the message has one."""
+    """Takes up what many people's stories hold ("the day"), where the message has it."""
 
     def noun(self, heard: Heard, spare: bool = False) -> str:
-        """Return the last everyday word of the message."""
-        own = own_words(self.observation.user)
-        vague = [said for said in own_words(self.observation.user, everyday=True) if said not in own]
-        return vague[-1] if vague else super().noun(heard, spare)
+        """Return the first phrase of the message that points at nothing."""
+        found = [phrase for phrase in noun_phrases(self.observation.user) if not points(phrase)]
+        return found[0] if found else super().noun(heard, spare)
 
 
 class Slips(Orderly):
@@ -39,7 +38,7 @@ class Slips(Orderly):
     Args:
         moves: Share of its answers that make the other move of their place.
         nouns: Share of its answers that take up a thing from the message before.
-        vague: Share of its replies that take up everyday words.
+        vague: Share of its replies that take up everyday words of the message.
         sentences: Answers of a reply at most, 1 or 2, the thread not counted.
         threads: Whether it ties threads.
         seed: Seed of the phrases and of the slips.
@@ -60,7 +59,7 @@ class Slips(Orderly):
         self.moves, self.nouns, self.vague, self.sentences, self.threads = moves, nouns, vague, sentences, threads
 
     def listener(self, observation: Observation) -> InOrder:
-        """Return who hears the newest message, by the share of slips one who takes up nothing of its own."""
+        """Return who hears the newest message, in a share of the replies one who hears only the everyday in it."""
         slips = random.Random(f"{self.seed}:vague:{observation.user}").random() < self.vague
         return (Vague if slips else InOrder).to_newest(observation, self.seed)
 
@@ -79,5 +78,5 @@ class Slips(Orderly):
             messages = listener.observation.messages[:-2]
             before = InOrder.to_newest(replace(listener.observation, messages=messages), self.seed).heard
             if before:
-                answer = answer._replace(heard=replace(answer.heard, text=before[0].text))
+                answer = answer._replace(heard=replace(answer.heard, phrases=before[0].phrases))
         return answer

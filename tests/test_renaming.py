@@ -63,6 +63,13 @@ def test_words_that_no_companion_takes_up_keep_their_name():
     assert renamed(wishes, 1.0, 0) == wishes
 
 
+def test_a_feeling_keeps_its_name():
+    homesick = [told(f"c{k}", noun) for k, noun in enumerate(("homesick", *NOUNS))]
+    after = renamed(homesick, 1.0, 0)
+    assert after[0] == homesick[0]
+    assert text(after[1]) != text(homesick[1])
+
+
 def test_some_names_are_known_words_and_some_are_made_up():
     names = {re.search(r"'(\w+)'", text(c))[1] for seed in range(5) for c in renamed(CHATS, 1.0, seed)}
     assert names & set(NOUNS)

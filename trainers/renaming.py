@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from echo_env.agents.embedded.language import read_sentence
-from echo_env.agents.embedded.listening import is_own
+from echo_env.agents.embedded.language import lexicon
 from echo_env.trainers.sftdata import Chat
 from echo_env.types import Message
 
@@ -27,27 +26,25 @@ TAKEN_UP = 0.35
 """And a companion says it afterwards in at least this share of them: nouns mostly. Words that are never taken up tell
 what kind of thing is being told, a wish or a rule, and keep that meaning. (A companion that repeats everything has a
 fifth of the conversations where this was set.)"""
-MADE_UP = 0.25
+MADE_UP = 0.6
 """Share of the new names that are put together from the halves of two words: people that are not met yet use words
 that the tokenizer has not met, and takes for several."""
 SHORTEST = 3
 _WORD = re.compile(rf"[^\W\d_]{{{SHORTEST},}}")
 
 
-def renamed(chats: Sequence[Chat], share: float, seed: int, names: Sequence[str] = ()) -> list[Chat]:
+def renamed(chats: Sequence[Chat], share: float, seed: int) -> list[Chat]:
     """Exchange words, the same for the same seed.
 
     Args:
         chats: Conversations; which words are rare, and whose, is counted in them.
         share: Probability with which such a word of a conversation gets another name, 0..1.
         seed: Seed of the draw.
-        names: More words to draw the names from, beside those that are exchanged.
     """
     if not share:
         return list(chats)
-    told = _told(chats)
-    known = frozenset(told)
-    words = sorted(known.union(names))
+    words = _told(chats)
+    known = frozenset(words)
     return [_renamed(chat, share, words, known, random.Random(f"{seed}/renamed/{chat.id}")) for chat in chats]
 
 
@@ -70,7 +67,7 @@ def _told(chats: Sequence[Chat]) -> list[str]:
         if number <= COMMON * len(chats)
         and told[word] >= TOLD * number
         and taken[word] >= TAKEN_UP * number
-        and is_own(word, read_sentence(word).stems[0])  # a feeling keeps its name: it is named back
+        and word not in lexicon().feeling_of  # a feeling keeps its name: it is known by it, and named back
     )
 
 

@@ -64,7 +64,6 @@ from echo_env.trainers.sftjob import SftJob
 from echo_env.trainers.stopping import wish_to_stop
 from echo_env.trainers.superwords import superwords
 from echo_env.trainers.trajectory import Batch, micro_batches
-from echo_env.trainers.vocabulary import common_words, own_names, widened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -103,9 +102,7 @@ def prepare(job: SftJob, saved: Path | None = None) -> Prepared:
     chats = mix(job.data, job.count, job.seed)
     whole, measured = held_out(chats, job.held_out)
     tokenizer, model = _model(job, whole, saved)
-    if job.words and saved is None:
-        tokenizer, model = widened(tokenizer, model, common_words(job.words), job.seed)
-    train = windows(renamed(whole, job.renamed, job.seed, own_names(job.words)), job.window)
+    train = windows(renamed(whole, job.renamed, job.seed), job.window)
     longest = min(job.longest, getattr(model.config, "max_position_embeddings", job.longest))
     format_of = _formats(job, tokenizer, stop_tokens(model, tokenizer))
 

@@ -55,9 +55,6 @@ class SftJob(InFolder):
     renamed: float = Field(0.0, ge=0, le=1)
     """Share of the rarer words that companions take up which go under another name throughout a conversation
     (`renaming.py`), so that they are copied from it and not known by heart."""
-    words: int = Field(0, ge=0)
-    """So many of the commonest English words get a token each where they have none (`vocabulary.py`), and new names
-    are drawn from them too. 0 leaves the tokenizer alone."""
     curriculum: Order = "shuffle"
     stages: int = Field(4, ge=1)
     """Of the curriculum `staged`."""

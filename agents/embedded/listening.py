@@ -34,8 +34,6 @@ _MIRROR = {
 }  # fmt: skip
 LONGEST_QUOTE = 10
 """Characters of a Chinese quotation."""
-SHORTEST_OWN, MOST_OWN = 3, 3
-"""Letters of a word that belongs to a story; words that are taken up with it, itself counted."""
 Matrix = NDArray[np.float64]
 
 
@@ -96,38 +94,6 @@ def _phrases(sentence: Sentence, language: str = "en") -> list[str]:
         i = start + max(1, len(run))
     ranked = [phrase for _, phrase in sorted(found, key=lambda f: -f[0])]
     return ranked if any(map(points, ranked)) else [*ranked, *_quote(sentence, raw)]
-
-
-def own_words(text: str, language: str = "en", *, everyday: bool = False) -> list[str]:
-    """Return the words that belong to this story and not to everybody's, as they are taken up: "the barometer".
-
-    In the order of the text, each with the words of content that follow it at once; what has no determiner stands in
-    quotation marks. In Chinese none. `everyday`: all words of content.
-    """
-    found: list[str] = []
-    for sentence in read(text, language).sentences if language == "en" else ():
-        raw = _WORD.findall(sentence.text)
-        has_content = [stem in sentence.content for stem in sentence.stems]
-        for i, (word, stem) in enumerate(zip(sentence.words, sentence.stems, strict=True)):
-            if not (has_content[i] and (everyday or is_own(word, stem))):
-                continue
-            before = sentence.words[i - 1] if i else ""
-            end = next((j for j in range(i + 1, min(i + MOST_OWN, len(raw))) if not has_content[j]), i + MOST_OWN)
-            run = re.sub(r"['\u2019]s$", "", " ".join(raw[i:end]))
-            if before in lexicon().determiners:
-                found.append(f"{_MIRROR.get(before, before)} {run}")
-            else:
-                found.append(run if i and run[:1].isupper() else f"'{run.lower()}'")
-    return found
-
-
-def is_own(word: str, stem: str) -> bool:
-    """Whether an English word, in lower case, may belong to one story: no verb, adverb, feeling or everyday word."""
-    usual = lexicon()
-    return bool(stem) and not (
-        stem in usual.everyday or word in usual.verbs or word in usual.feeling_of or word.endswith("ly")
-        or len(word) < SHORTEST_OWN
-    )  # fmt: skip
 
 
 def _quotes(sentence: Sentence) -> list[str]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Self
 
 from echo_env.agents.embedded.language import joined
-from echo_env.agents.embedded.listening import Heard, heard, own_words, wishes
+from echo_env.agents.embedded.listening import heard, wishes
 from echo_env.agents.embedded.skilled import Answer, Listener, Move, answers, feeling_answer, phrases, thread
 from echo_env.roles import Observation
 
@@ -35,12 +35,6 @@ class InOrder(Listener):
     def to_newest(cls, observation: Observation, seed: int = 0) -> Self:
         """Listen to what stands in the message, whatever it comes back to."""
         return cls(observation, heard(observation.user, observation.language), "", seed)
-
-    def noun(self, heard: Heard, spare: bool = False) -> str:
-        """Return the last thing of a sentence that belongs to this story, else of the message, else its last word."""
-        user, language = self.observation.user, self.observation.language
-        told = own_words(heard.text, language) or own_words(user, language) or own_words(user, language, everyday=True)
-        return told[-1] if told else super().noun(heard, spare)
 
     def phrase(self, move: Move, k: int) -> str:
         """Return the phrase that is due: the same row of every move's bank, one further each turn."""
@@ -90,7 +84,7 @@ def told(listener: Listener) -> list[Answer]:
     if not said:
         return answers(listener)
     felt = feeling_answer(next((h for h in said if h.named), said[0]), ONLY_NAMED)
-    about = said[-1]
+    about, spare = said[-1], len(said) == 1
     if any(wishes(h.text, listener.observation.language) for h in said):
-        return [Answer("empower", about), felt]
-    return [felt, Answer("affirm", about)]
+        return [Answer("empower", about, spare=spare), felt]
+    return [felt, Answer("affirm", about, spare=spare)]
