@@ -205,16 +205,18 @@ _CUES = tuple(
 
 def wishes(text: str, language: str = "en") -> bool:
     """Whether a text says in so many words that somebody wants or wishes something: the first two cues of the ear."""
-    return any(_cues(plain(text), language)[:2])
+    lowered = plain(text)
+    return any(cue.search(lowered) for cue in _cues(language)[:2])
 
 
-def _cues(lowered: str, language: str) -> list[bool]:
-    return [cue.search(lowered) is not None for cue in (chinese.KIND_CUES if language == "zh" else _CUES)]
+def _cues(language: str) -> tuple[re.Pattern[str], ...]:
+    return chinese.KIND_CUES if language == "zh" else _CUES
 
 
 def features(sentence: Sentence, language: str = "en") -> Matrix:
     """Return a sentence's vector, turns of phrase, cues, whether it names a feeling, 1: shape (1294,) in English."""
-    cues = [0.35 * cue for cue in _cues(plain(sentence.text), language)]
+    lowered = plain(sentence.text)
+    cues = [0.35 * (cue.search(lowered) is not None) for cue in _cues(language)]
     vector = encoder_of(encoder_for(language)).encode(sentence.words)
     tail = [*cues, 0.35 * bool(sentence.feelings), 0.35 * sentence.vague, 0.35]
     return np.concatenate([vector.astype(np.float64), turns_of_phrase(sentence.words, language), tail])
